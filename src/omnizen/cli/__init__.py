@@ -1,0 +1,1 @@
+"""The omnizen command; its modules import nothing heavy at the top."""

@@ -1,0 +1,1 @@
+"""How a tensor is packed: stateless, network-free, composable."""

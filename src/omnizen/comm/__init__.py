@@ -1,0 +1,1 @@
+"""How bytes move: threads in memory, torch process groups, simulated links; and wrappers around any of them."""

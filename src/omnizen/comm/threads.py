@@ -1,0 +1,172 @@
+"""Ranks as threads of one process: exact, deterministic, milliseconds. Most tests run on it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from omnizen.errors import PeerLost, PeerTimeout, UserError
+from omnizen.protocols import Later, Pending
+from omnizen.types import Parts
+
+T = TypeVar("T")
+
+
+class ThreadWorld:
+    """The mailboxes that the thread ranks of one world share."""
+
+    def __init__(self, size: int, timeout_s: float = 20.0) -> None:
+        if size < 1:
+            raise UserError(f"a world has at least one rank, got size={size}")
+        self.size, self.timeout_s = size, timeout_s
+        self._arrived = threading.Condition()
+        self._mail: dict[tuple[str, int, int, int], Parts] = {}
+        self._lost: set[int] = set()
+
+    def comm(self, rank: int) -> ThreadComm:
+        """Return the comm of one rank of the whole world."""
+        return ThreadComm(self, list(range(self.size)), rank, "world")
+
+    def post(self, key: tuple[str, int, int, int], parts: Parts) -> None:
+        """Leave parts for a rank; the key is (group, source, destination, number of the message)."""
+        with self._arrived:
+            self._mail[key] = parts
+            self._arrived.notify_all()
+
+    def take(self, key: tuple[str, int, int, int], step: int | None) -> Parts:
+        """Wait for parts; raises ``PeerLost`` when the sender ended or the time limit passed."""
+        _, source, me, _ = key
+        started = time.monotonic()
+        with self._arrived:
+            while key not in self._mail:
+                elapsed_s = time.monotonic() - started
+                if source in self._lost:
+                    raise PeerLost(rank=me, peer=source, step=step, elapsed_s=elapsed_s, limit_s=self.timeout_s)
+                if elapsed_s >= self.timeout_s:
+                    raise PeerTimeout(rank=me, peer=source, step=step, elapsed_s=elapsed_s, limit_s=self.timeout_s)
+                self._arrived.wait(self.timeout_s - elapsed_s)
+            return self._mail.pop(key)
+
+    def lose(self, rank: int) -> None:
+        """Mark a rank as ended, so that those who wait for it are told at once."""
+        with self._arrived:
+            self._lost.add(rank)
+            self._arrived.notify_all()
+
+
+class ThreadComm:
+    """One rank's end of a ThreadWorld. Ranks in errors are world ranks."""
+
+    def __init__(self, world: ThreadWorld, members: Sequence[int], world_rank: int, name: str) -> None:
+        self.world, self.members, self.name = world, list(members), name
+        self.rank, self.size = self.members.index(world_rank), len(self.members)
+        self.device, self.timeout_s = torch.device("cpu"), world.timeout_s
+        self.step: int | None = None
+        self._sent: defaultdict[int, int] = defaultdict(int)
+        self._received: defaultdict[int, int] = defaultdict(int)
+
+    def _swap(self, out: Mapping[int, Parts], sources: Sequence[int]) -> Callable[[], dict[int, Parts]]:
+        me = self.members[self.rank]
+        for dest, parts in out.items():
+            peer = self.members[dest]
+            self.world.post((self.name, me, peer, self._sent[peer]), [p.detach().clone() for p in parts])
+            self._sent[peer] += 1
+        keys = {}
+        for source in sources:
+            peer = self.members[source]
+            keys[source] = (self.name, peer, me, self._received[peer])
+            self._received[peer] += 1
+        step = self.step
+        return lambda: {source: self.world.take(key, step) for source, key in keys.items()}
+
+    def all_reduce(self, x: Tensor) -> Pending[Tensor]:
+        """Sum in rank order, so that every rank gets the same bits."""
+        gathered = self.all_gather([x.reshape(-1)])
+
+        def finish() -> Tensor:
+            total: Tensor | None = None
+            for (part,) in gathered.wait():
+                total = part if total is None else total.add_(part)
+            assert total is not None
+            return total.view(x.shape)
+
+        return Later(finish)
+
+    def all_gather(self, parts: Parts) -> Pending[list[Parts]]:
+        """Give every rank's parts to every rank, in rank order."""
+        everyone = range(self.size)
+        finish = self._swap(dict.fromkeys(everyone, parts), everyone)
+        return Later(lambda: [parts for _, parts in sorted(finish().items())])
+
+    def all_to_all(self, parts: Sequence[Parts]) -> Pending[list[Parts]]:
+        """Send ``parts[j]`` to rank j."""
+        if len(parts) != self.size:
+            raise UserError(f"all_to_all needs one entry for each of {self.size} ranks, got {len(parts)}")
+        finish = self._swap(dict(enumerate(parts)), range(self.size))
+        return Later(lambda: [parts for _, parts in sorted(finish().items())])
+
+    def exchange(self, out: Mapping[int, Parts], sources: Sequence[int], like: Parts) -> Pending[dict[int, Parts]]:
+        """Send to and receive from the named ranks only."""
+        del like  # tensors arrive whole here
+        return Later(self._swap(out, sources))
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        self.all_gather([]).wait()
+
+    def sub(self, ranks: Sequence[int], name: str) -> ThreadComm | None:
+        """Make a group; None on ranks outside it."""
+        me = self.members[self.rank]
+        members = [self.members[r] for r in ranks]
+        return ThreadComm(self.world, members, me, f"{self.name}/{name}") if me in members else None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def run_ranks(
+    size: int, body: Callable[[Any], T], *, timeout_s: float = 20.0, wrap: Callable[[Any], Any] | None = None
+) -> list[T]:
+    """Run ``body(comm)`` on ``size`` thread ranks and return their results in rank order.
+
+    The first error that is not a consequence of another rank's end is raised again; a thread that has not
+    ended long after the time limit is an error.
+
+    Example:
+        >>> run_ranks(3, lambda comm: int(comm.all_reduce(torch.tensor([comm.rank])).wait()))
+        [3, 3, 3]
+    """
+    world = ThreadWorld(size, timeout_s)
+    results: dict[int, T] = {}
+    errors: dict[int, BaseException] = {}
+
+    def work(rank: int) -> None:
+        comm = world.comm(rank)
+        try:
+            results[rank] = body(wrap(comm) if wrap else comm)
+        except BaseException as error:
+            errors[rank] = error
+        finally:
+            world.lose(rank)
+
+    threads = [threading.Thread(target=work, args=(r,), name=f"rank{r}", daemon=True) for r in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * timeout_s)
+    stuck = [t.name for t in threads if t.is_alive()]
+    causes = [e for e in errors.values() if not isinstance(e, PeerLost)] or list(errors.values())
+    if causes:
+        raise causes[0]
+    if stuck:
+        raise TimeoutError(f"{', '.join(stuck)} did not end within {3 * timeout_s:.0f} s")
+    return [results[r] for r in range(size)]
+
+
+__all__ = ["ThreadComm", "ThreadWorld", "run_ranks"]

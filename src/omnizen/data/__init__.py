@@ -1,0 +1,1 @@
+"""Real data sets that ship in packages, and the text that every machine already has."""

@@ -1,0 +1,72 @@
+"""Errors that users meet; each says what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OmnizenError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class UserError(OmnizenError, ValueError):
+    """A setting, file or input that cannot be used as given."""
+
+
+class Incompatible(UserError):
+    """Two parts that were put together cannot work together."""
+
+    def __init__(self, wrapper: str, wrapped: str, needs: str, suggestion: str = "") -> None:
+        hint = f" ({suggestion})" if suggestion else ""
+        super().__init__(f"{wrapper} needs {needs}; {wrapped} does not offer it{hint}")
+
+
+class CommError(OmnizenError, RuntimeError):
+    """A failure on a link; carries who waited for whom, when and for how long."""
+
+    def __init__(
+        self, what: str, *, rank: int, peer: int | None, step: int | None, elapsed_s: float, limit_s: float
+    ) -> None:
+        self.rank, self.peer, self.step = rank, peer, step
+        self.elapsed_s, self.limit_s = elapsed_s, limit_s
+        other = "its peers" if peer is None else f"rank {peer}"
+        at = "outside a step" if step is None else f"at step {step}"
+        super().__init__(f"rank {rank} {what} {other} {at} after {elapsed_s:.1f} s (limit {limit_s:.0f} s)")
+
+
+class PeerLost(CommError):
+    """A peer ended, or its connection broke."""
+
+    def __init__(self, *, rank: int, peer: int | None, step: int | None, elapsed_s: float, limit_s: float) -> None:
+        super().__init__("lost", rank=rank, peer=peer, step=step, elapsed_s=elapsed_s, limit_s=limit_s)
+
+
+class PeerTimeout(PeerLost):
+    """A peer did not answer within the time limit."""
+
+    def __init__(self, *, rank: int, peer: int | None, step: int | None, elapsed_s: float, limit_s: float) -> None:
+        CommError.__init__(
+            self, "waited in vain for", rank=rank, peer=peer, step=step, elapsed_s=elapsed_s, limit_s=limit_s
+        )
+
+
+class Disagreement(UserError):
+    """Ranks that must agree (model, plan, layout, shapes) do not; names the first difference."""
+
+
+class UnevenInputs(OmnizenError, RuntimeError):
+    """One rank ran out of batches, or took another number of steps, than the rest."""
+
+
+def nearest(given: object, allowed: Iterable[object]) -> str:
+    """Return a sentence that lists what is allowed and names the choice nearest to what was given.
+
+    Example:
+        >>> nearest("dens", ["dense", "zen"])
+        "got 'dens'; allowed: dense, zen; did you mean 'dense'?"
+    """
+    names = [str(a) for a in allowed]
+    close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.4)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"got {given!r}; allowed: {', '.join(names)}{hint}"

@@ -1,0 +1,1 @@
+"""Hosts with shaped links and limited processors on one Linux box."""

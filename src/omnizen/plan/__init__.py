@@ -1,0 +1,1 @@
+"""From facts to a plan: predicted costs, the choice, what was rejected and why."""

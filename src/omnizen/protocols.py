@@ -1,0 +1,157 @@
+"""The contracts. Each docstring states the laws that ``omnizen.laws`` checks over every row of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from omnizen.types import Contribution, Parts, Payload, Reduced, Sparsity, State, Step, Traffic
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pending(Protocol[T_co]):
+    """A result that may still be under way. ``wait`` may be called more than once."""
+
+    def wait(self) -> T_co:
+        """Return the result; raises ``PeerLost`` within the comm's time limit when it cannot come."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Generic[T]):
+    """A pending result that is already there."""
+
+    value: T
+
+    def wait(self) -> T:
+        """Return the value."""
+        return self.value
+
+
+class Later(Generic[T]):
+    """A pending result whose last part is computed when it is first waited for."""
+
+    def __init__(self, finish: Callable[[], T]) -> None:
+        self._finish: Callable[[], T] | None = finish
+        self._value: T
+
+    def wait(self) -> T:
+        """Compute once, then return the same value."""
+        if self._finish is not None:
+            self._value, self._finish = self._finish(), None
+        return self._value
+
+
+@runtime_checkable
+class Comm(Protocol):
+    """The only thing that touches a network.
+
+    Laws: every rank calls the same verbs in the same order; each wait ends within ``timeout_s`` with the result
+    or a ``PeerLost`` that names rank, peer, step and elapsed time; inputs are not changed; results are fresh
+    tensors on ``device``; empty parts and ``size == 1`` work; dtypes and NaN survive bit for bit.
+    Parts that ranks exchange must have the same number, dtypes and trailing shapes on all ranks; the first
+    dimension may differ by rank and by destination.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    name: str
+    timeout_s: float
+    step: int | None
+    """Step to name in errors; set by whoever drives the steps."""
+
+    def all_reduce(self, x: Tensor) -> Pending[Tensor]:
+        """Sum over ranks; every rank gets the same bits."""
+        ...
+
+    def all_gather(self, parts: Parts) -> Pending[list[Parts]]:
+        """Give every rank's parts to every rank, in rank order; first dimensions may differ."""
+        ...
+
+    def all_to_all(self, parts: Sequence[Parts]) -> Pending[list[Parts]]:
+        """Send ``parts[j]`` to rank j; return what each rank sent here, in rank order."""
+        ...
+
+    def exchange(self, out: Mapping[int, Parts], sources: Sequence[int], like: Parts) -> Pending[dict[int, Parts]]:
+        """Send ``out[j]`` to each rank j in ``out`` and receive from each rank in ``sources``.
+
+        Only the named pairs talk; ``like`` gives the dtypes and trailing shapes of what comes in (its first
+        dimension is ignored). A rank may send without receiving and the other way round.
+        """
+        ...
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        ...
+
+    def sub(self, ranks: Sequence[int], name: str) -> Comm | None:
+        """Make a group of the given ranks (called by every rank of this comm); None on ranks outside it."""
+        ...
+
+    def close(self) -> None:
+        """Free what the comm holds; calling it twice is harmless."""
+        ...
+
+
+class Codec(Protocol):
+    """How a tensor is packed: stateless, network-free, pipeable with ``codecs.pipe``.
+
+    Laws: ``decode(encode(x))`` has the kind, shape and dtype of x; the bytes of the result equal
+    ``nbytes(...)`` within its range; decoding needs nothing but the payload (a pickled copy in another process
+    decodes the same); when ``exact``, decoding gives x bit for bit; when ``summable``, payloads may be added.
+    """
+
+    name: str
+    takes: type[Payload]
+    gives: type[Payload]
+    summable: bool
+    unbiased: bool
+    exact: bool
+
+    def encode(self, payload: Payload, step: Step) -> Payload:
+        """Pack; never changes its input."""
+        ...
+
+    def decode(self, payload: Payload) -> Payload:
+        """Unpack."""
+        ...
+
+    def nbytes(self, pattern: Sparsity) -> tuple[float, float]:
+        """Return the least and the most bytes that one encoded contribution of this pattern takes."""
+        ...
+
+
+class Reducer(Protocol):
+    """How contributions are combined into their average. Hyper-parameters are frozen; memory lives in State.
+
+    Laws: when ``agrees``, all ranks get the same bits; when ``conserves``, the mean over ranks of ``value``
+    equals the mean of ``sent``; when ``exact``, value equals the dense average up to summation order;
+    ``traffic(pattern, size)`` equals the meter (to the byte for exact schemes with measured densification);
+    a lost peer raises ``PeerLost``; size 1, empty contributions, row 0, NaN and inf and non-contiguous values
+    are right; the input is never changed.
+    """
+
+    name: str
+    takes: tuple[type[Contribution], ...]
+    agrees: bool
+    conserves: bool
+    exact: bool
+
+    def init(self, like: Contribution) -> State:
+        """Return the state before the first step."""
+        ...
+
+    def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
+        """Begin to average x over the ranks of comm."""
+        ...
+
+    def traffic(self, pattern: Sparsity, size: int) -> Traffic:
+        """Predict the bytes and rounds at the busiest of ``size`` ranks."""
+        ...

@@ -1,0 +1,1 @@
+"""How contributions are combined into their average; state lives here."""

@@ -1,0 +1,1 @@
+"""Who shares what, and when: frozen rows."""
