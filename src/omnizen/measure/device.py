@@ -1,0 +1,137 @@
+"""What one rank's device can do: cores that are really there, memory, merging and copying rates."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from omnizen.measure.facts import DeviceFacts
+
+WIDTH = 200
+ROWS = 4_000
+PARTS = 4
+ROWS_NARROW = 50_000
+COPY_BYTES = 16 * 2**20
+
+
+def measure_device(
+    rank: int, device: torch.device | str = "cpu", *, repeats: int = 5, cgroup: Path = Path("/sys/fs/cgroup")
+) -> DeviceFacts:
+    """Measure the device of this rank; takes about a tenth of a second.
+
+    Args:
+        rank: whose device it is.
+        device: where the rank's model lies.
+        repeats: timings of each rate; the median counts.
+        cgroup: where the kernel shows control groups.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        name, memory = properties.name, properties.total_memory
+    else:
+        name, memory = processor_name(), available_memory_bytes(cgroup)
+    wide_bytes = PARTS * ROWS * (WIDTH * 4 + 8)
+    return DeviceFacts(
+        rank=rank,
+        host=socket.gethostname(),
+        device=str(device),
+        name=name,
+        cores=available_cores(cgroup),
+        memory_bytes=memory,
+        merge_bytes_per_s=wide_bytes / _seconds(_merge_of(PARTS, ROWS, WIDTH, device), device, repeats),
+        merge_rows_per_s=PARTS * ROWS_NARROW / _seconds(_merge_of(PARTS, ROWS_NARROW, 1, device), device, repeats),
+        copy_bytes_per_s=COPY_BYTES / _seconds(_add_of(COPY_BYTES, device), device, repeats),
+    )
+
+
+def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+    """Return the cores that this process may use: its affinity, or a cgroup's quota where that is less."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return min([float(allowed), *_quotas(cgroup)])
+
+
+def _quotas(cgroup: Path) -> list[float]:
+    quotas = []
+    for folder in _own_groups(cgroup, "cpu"):
+        if (text := _read(folder / "cpu.max")) and not text.startswith("max"):  # version 2: "quota period"
+            quota, period = text.split()
+            quotas.append(int(quota) / int(period))
+        quota_us, period_us = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+        if quota_us and period_us and int(quota_us) > 0:
+            quotas.append(int(quota_us) / int(period_us))
+    return quotas
+
+
+def available_memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the memory that this process may use: the machine's, or a cgroup's limit where that is less."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for folder in _own_groups(cgroup, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            text = _read(folder / name)
+            if text and text != "max":
+                limits.append(int(text))
+    return min(limits)
+
+
+def _own_groups(cgroup: Path, controller: str) -> list[Path]:
+    """Return this process's control group and all above it, in both versions' layouts."""
+    folders = []
+    for line in (_read(Path("/proc/self/cgroup")) or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or controller in controllers.split(","):
+            for root in (cgroup, cgroup / controller, cgroup / controllers):
+                leaf = root / path.lstrip("/")
+                folders += [f for f in (leaf, *leaf.parents) if f == root or root in f.parents]
+    return list(dict.fromkeys([*folders, cgroup, cgroup / controller]))
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text().strip() if path.is_file() else None
+
+
+def processor_name() -> str:
+    """Return the processor's name as the system gives it."""
+    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _merge_of(parts: int, rows: int, width: int, device: torch.device) -> Callable[[], object]:
+    """Return a call that merges ``parts`` sets of rows, about a third of them shared, as a reducer does."""
+    generator = torch.Generator().manual_seed(0)
+    indices = torch.cat([torch.randperm(3 * rows, generator=generator)[:rows].sort().values for _ in range(parts)])
+    values = torch.ones(parts * rows, width, device=device)
+    indices = indices.to(device)
+
+    def merge() -> Tensor:
+        stacked = torch.sparse_coo_tensor(indices[None], values, (3 * rows, width), check_invariants=False)
+        return stacked.coalesce().values()
+
+    return merge
+
+
+def _add_of(nbytes: int, device: torch.device) -> Callable[[], object]:
+    a, b = (torch.ones(nbytes // 4, device=device) for _ in range(2))
+    return lambda: a.add_(b)
+
+
+def _seconds(call: Callable[[], object], device: torch.device, repeats: int) -> float:
+    def timed() -> float:
+        started = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - started
+
+    timed()  # the first call pays for memory and set-up
+    return max(median(timed() for _ in range(repeats)), 1e-9)

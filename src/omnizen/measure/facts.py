@@ -1,0 +1,150 @@
+"""Facts: what was measured about the machines, the links and the model; a plan rests on nothing else."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+
+from omnizen.errors import nearest
+from omnizen.measure.tomlfile import Record, TomlFile
+
+if TYPE_CHECKING:
+    from omnizen.types import Sparsity
+
+FACTS_VERSION = 1
+ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
+"""Bytes of one value, by the name of its dtype."""
+
+Kind = Literal["dense", "row-sparse", "element-sparse"]
+
+
+class DeviceFacts(Record):
+    """One rank's device.
+
+    Args:
+        cores: processor cores that the rank may really use, a cgroup's quota included.
+        memory_bytes: memory that it may use.
+        merge_bytes_per_s: bytes of rows that it merges (sorts by index and adds) a second, wide rows.
+        merge_rows_per_s: rows that it merges a second when rows are one element wide; None when not measured.
+        copy_bytes_per_s: bytes that it copies a second; None when not measured.
+        samples_per_s: rate of the user's own step, by batch size.
+        samples_per_s_spread: (80th - 20th percentile) / median of that rate, by batch size.
+    """
+
+    rank: int = Field(ge=0)
+    host: str
+    device: str
+    name: str
+    cores: PositiveFloat
+    memory_bytes: PositiveInt
+    merge_bytes_per_s: PositiveFloat
+    merge_rows_per_s: PositiveFloat | None = None
+    copy_bytes_per_s: PositiveFloat | None = None
+    samples_per_s: dict[str, float] = Field(default_factory=dict)
+    samples_per_s_spread: dict[str, float] = Field(default_factory=dict)
+
+
+class LinkFacts(Record):
+    """One direction between two ranks, as the comm layer sees it.
+
+    Args:
+        latency_s: seconds that one round costs beyond its bytes.
+        bandwidth_bytes_per_s: payload bytes a second.
+        estimated: True when the pair was not measured itself but derived from pairs that were.
+    """
+
+    source: int = Field(ge=0)
+    dest: int = Field(ge=0)
+    latency_s: float = Field(ge=0)
+    bandwidth_bytes_per_s: PositiveFloat
+    estimated: bool = False
+
+
+class GradientFacts(Record):
+    """One parameter's gradient.
+
+    Args:
+        density: fraction of rows (elements when element-sparse) that one worker has, d.
+        densification: gamma_k = d_k / d by number of workers k.
+        skewness: max over n equal ranges of a range's density over d.
+        overlap: mean over pairs of ``|A and B| / min(|A|, |B|)``.
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    density: float = Field(default=1.0, ge=0, le=1)
+    densification: dict[str, float] = Field(default_factory=lambda: {"1": 1.0})
+    skewness: float = Field(default=1.0, ge=0)
+    overlap: float = Field(default=0.0, ge=0, le=1)
+
+    @field_validator("dtype")
+    @classmethod
+    def _known_dtype(cls, dtype: str) -> str:
+        if dtype not in ITEMSIZES:
+            raise ValueError(nearest(dtype, ITEMSIZES))
+        return dtype
+
+    def sparsity(self) -> Sparsity:
+        """Return the pattern that cost formulas take; dense gradients are one row an element."""
+        from omnizen.types import Sparsity
+
+        numel = math.prod(self.shape)
+        by_row = self.kind == "row-sparse"
+        return Sparsity(
+            num_rows=self.shape[0] if by_row else numel,
+            width=math.prod(self.shape[1:]) if by_row else 1,
+            density=1.0 if self.kind == "dense" else self.density,
+            densification={1: 1.0} | {int(k): gamma for k, gamma in self.densification.items()},
+            skewness=self.skewness,
+            overlap=self.overlap,
+            itemsize=ITEMSIZES[self.dtype],
+        )
+
+
+class StepFacts(Record):
+    """One step of the user's model without communication, all ranks running, slowest rank.
+
+    Args:
+        compute_s: seconds of forward and backward.
+        backward_s: the backward's share of them.
+        samples: samples a rank works through in it.
+    """
+
+    compute_s: float = Field(ge=0)
+    backward_s: float = Field(ge=0)
+    samples: int = Field(ge=0)
+
+
+class Facts(TomlFile):
+    """Everything that was measured for one job.
+
+    Example:
+        >>> facts = Facts(torch_version="2.13.0", world_size=1)
+        >>> Facts.from_toml(facts.to_toml()) == facts
+        True
+    """
+
+    version: int = FACTS_VERSION
+    created: str = ""
+    torch_version: str
+    world_size: PositiveInt
+    model_digest: str = ""
+    devices: list[DeviceFacts] = Field(default_factory=list)
+    links: list[LinkFacts] = Field(default_factory=list)
+    gradients: list[GradientFacts] = Field(default_factory=list)
+    step: StepFacts | None = None
+
+    @field_validator("version")
+    @classmethod
+    def _readable(cls, version: int) -> int:
+        if version != FACTS_VERSION:
+            raise ValueError(f"is {version}, this release reads {FACTS_VERSION}; run `omnizen measure` again")
+        return version
+
+    def digest(self, *, without: frozenset[str] = frozenset({"created"})) -> str:
+        """Return 16 hexadecimal digits of all that was measured; the time of measuring does not count."""
+        return super().digest(without=without)

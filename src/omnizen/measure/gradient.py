@@ -1,0 +1,194 @@
+"""What gradients look like: which rows or elements they touch, alone and together with other workers'.
+
+Definitions 3 to 5 of Zen (Wang et al., OSDI 2025): overlap, densification and skewness.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from omnizen.errors import UserError
+from omnizen.measure.facts import ITEMSIZES, GradientFacts, Kind
+from omnizen.protocols import Comm
+from omnizen.types import hash_text
+
+DENSE_FROM = 0.5
+"""From this density on a gradient counts as dense."""
+SPARSE_ELEMENTS_BELOW = 0.25
+"""Below this density of elements, indices and values together are surely less than the dense tensor."""
+MAX_PAIRS = 32
+
+
+def classify(grad: Tensor) -> Kind:
+    """Say what kind of gradient this is.
+
+    Sparse COO is row-sparse. A dense matrix of which less than half of the rows hold anything is row-sparse, too.
+    A dense tensor with few non-zero elements is element-sparse; everything else is dense.
+
+    Example:
+        >>> classify(torch.eye(10)[:, :2].repeat(1, 3))
+        'row-sparse'
+    """
+    if grad.layout == torch.sparse_coo:
+        return "row-sparse"
+    if grad.numel() == 0:
+        return "dense"
+    used = grad != 0
+    if grad.ndim >= 2 and grad.shape[0] > 1:
+        rows = used.flatten(1).any(1).sum().item()
+        elements_in_rows = used.sum().item() / max(1, rows * (grad.numel() // grad.shape[0]))
+        if rows < DENSE_FROM * grad.shape[0] and elements_in_rows >= SPARSE_ELEMENTS_BELOW:
+            return "row-sparse"
+    return "element-sparse" if used.sum().item() < SPARSE_ELEMENTS_BELOW * grad.numel() else "dense"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Sums over the observed steps of one gradient."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    by_row: bool
+    steps: int = 0
+    density: float = 0.0
+    union_rows: dict[int, list[float]] = field(default_factory=dict)
+    skewness: list[float] = field(default_factory=list)
+    overlap: list[float] = field(default_factory=list)
+    own_rows: float = 0.0
+
+
+class PatternProbe:
+    """Watches the index sets of a few real steps on all ranks.
+
+    Args:
+        comm: all ranks call the same methods with the same names in the same order.
+        groupings: random groupings of the ranks whose unions are averaged, for each group size.
+
+    Example:
+        >>> from omnizen.comm.threads import run_ranks
+        >>> def body(comm):
+        ...     probe = PatternProbe(comm)
+        ...     probe.observe("table", torch.tensor([comm.rank]), num_rows=10, width=4, itemsize=4)
+        ...     return probe.finish()[0].densification
+        >>> run_ranks(2, body)[0]
+        {'1': 1.0, '2': 2.0}
+    """
+
+    def __init__(self, comm: Comm, *, groupings: int = 4) -> None:
+        self.comm, self.groupings = comm, groupings
+        self._seen: dict[str, _Seen] = {}
+
+    def observe(
+        self,
+        name: str,
+        indices: Tensor | None,
+        num_rows: int,
+        width: int,
+        itemsize: int,
+        *,
+        shape: tuple[int, ...] | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        """Take in one step's gradient of one parameter (collective when it has indices).
+
+        Args:
+            name: the parameter's.
+            indices: ``[k]`` rows that are not zero, in any order, repeats allowed; None for a dense gradient.
+            num_rows: rows of the whole tensor.
+            width: elements in a row; 1 means element sparsity.
+            itemsize: bytes of a value.
+            shape: the tensor's, when it is not ``[num_rows, width]``.
+            dtype: name of the value's type, when its size does not tell.
+        """
+        if dtype is None:
+            dtype = next((name for name, size in ITEMSIZES.items() if size == itemsize), "float32")
+        shape = shape or ((num_rows, width) if width > 1 else (num_rows,))
+        by_row = len(shape) > 1 and shape[0] == num_rows
+        seen = self._seen.setdefault(name, _Seen(shape, dtype, by_row))
+        seen.steps += 1
+        if indices is None:
+            seen.density += 1.0
+            return
+        own = torch.unique(indices.to(torch.int64))
+        if own.numel() and not (int(own[0]) >= 0 and int(own[-1]) < num_rows):
+            raise UserError(f"{name}: indices reach from {int(own[0])} to {int(own[-1])}, it has {num_rows} rows")
+        sets = [part for (part,) in self.comm.all_gather([own.to(self.comm.device)]).wait()]
+        self._add(seen, sets, num_rows, random.Random(hash_text(f"{name}/{seen.steps}")))
+
+    def _add(self, seen: _Seen, sets: list[Tensor], num_rows: int, rng: random.Random) -> None:
+        size = len(sets)
+        rows = sum(s.numel() for s in sets) / size
+        seen.density += rows / num_rows
+        seen.own_rows += rows
+        for k in _group_sizes(size):
+            unions = [_union(sets[r] for r in group) for group in self._groups(size, k, rng)]
+            seen.union_rows.setdefault(k, []).append(sum(unions) / len(unions))
+        seen.skewness += [_skewness(s, num_rows, size) for s in sets if s.numel()]
+        for a, b in _pairs(size, rng):
+            less = min(sets[a].numel(), sets[b].numel())
+            if less:
+                both = sets[a].numel() + sets[b].numel() - _union([sets[a], sets[b]])
+                seen.overlap.append(both / less)
+
+    def _groups(self, size: int, k: int, rng: random.Random) -> list[list[int]]:
+        if k == size:
+            return [list(range(size))]
+        groups = []
+        for _ in range(self.groupings):
+            order = rng.sample(range(size), size)
+            groups += [order[i : i + k] for i in range(0, size - k + 1, k)]
+        return groups
+
+    def finish(self) -> list[GradientFacts]:
+        """Return what was seen, averaged over steps; equal on all ranks, which have seen the same sets."""
+        return [self._facts(name, seen) for name, seen in self._seen.items()]
+
+    def _facts(self, name: str, seen: _Seen) -> GradientFacts:
+        density = seen.density / seen.steps
+        if density >= DENSE_FROM:
+            return GradientFacts(name=name, kind="dense", shape=seen.shape, dtype=seen.dtype)
+        gammas = {"1": 1.0}
+        for k, unions in sorted(seen.union_rows.items()):
+            gammas[str(k)] = sum(unions) / seen.own_rows if seen.own_rows else 1.0
+        return GradientFacts(
+            name=name,
+            kind="row-sparse" if seen.by_row else "element-sparse",
+            shape=seen.shape,
+            dtype=seen.dtype,
+            density=density,
+            densification=gammas,
+            skewness=_mean(seen.skewness, 1.0),
+            overlap=min(1.0, _mean(seen.overlap, 0.0)),
+        )
+
+
+def _group_sizes(size: int) -> list[int]:
+    powers = [2**i for i in range(1, size.bit_length()) if 2**i <= size]
+    return [*powers, size] if size > 1 and size not in powers else powers
+
+
+def _union(sets: Iterable[Tensor]) -> int:
+    return int(torch.unique(torch.cat(list(sets))).numel())
+
+
+def _pairs(size: int, rng: random.Random) -> list[tuple[int, int]]:
+    pairs = list(itertools.combinations(range(size), 2))
+    return pairs if len(pairs) <= MAX_PAIRS else rng.sample(pairs, MAX_PAIRS)
+
+
+def _skewness(indices: Tensor, num_rows: int, parts: int) -> float:
+    """Return the largest range's density over the whole's, with ``parts`` equal ranges."""
+    bounds = torch.tensor([-(-num_rows * i // parts) for i in range(parts + 1)], device=indices.device)
+    counts = torch.searchsorted(indices, bounds).diff()
+    widths = bounds.diff().clamp(min=1)
+    return float((counts / widths).max() / (indices.numel() / num_rows))
+
+
+def _mean(values: list[float], if_none: float) -> float:
+    return sum(values) / len(values) if values else if_none

@@ -1,0 +1,86 @@
+"""Records that live in TOML files: validated, versioned, and strict about keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from omnizen.errors import UserError, nearest
+
+
+class Record(BaseModel):
+    """An immutable table of a file; a key that does not exist is an error that names the nearest one."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for key in data:
+                if key not in cls.model_fields:
+                    raise ValueError(f"unknown key: {nearest(key, cls.model_fields)}")
+        return data
+
+
+class TomlFile(Record):
+    """A record that is a whole file."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file; readers see the old file or the new one, never a part.
+
+        Args:
+            path: where to write; missing folders are made.
+        """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(self.to_toml())
+        draft.replace(path)
+        return path
+
+    def to_toml(self) -> str:
+        """Return the file's text."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file.
+
+        Raises:
+            UserError: when it is missing, is not TOML, or holds a wrong key or value.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"there is no file {path}")
+        return cls.from_toml(path.read_text(), source=str(path))
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "the text") -> Self:
+        """Read from text; ``source`` is what errors call it."""
+        try:
+            return cls.model_validate(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{source} is not valid TOML: {error}") from error
+        except ValidationError as error:
+            raise UserError(f"{source}: {_first_problem(error)}") from error
+
+    def digest(self, *, without: frozenset[str] = frozenset()) -> str:
+        """Return 16 hexadecimal digits that change when any value does, except those of the keys left out."""
+        data = self.model_dump(mode="json", exclude_none=True, exclude=set(without))
+        text = json.dumps(data, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message

@@ -1,0 +1,67 @@
+"""What a collective gets from a set of links: the slowest one that it must use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from omnizen.errors import UserError
+from omnizen.measure.facts import LinkFacts
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel:
+    """The links of one job as a collective meets them.
+
+    Args:
+        size: ranks.
+        latency_s: seconds that a round costs beyond its bytes, at the rank that is farthest away.
+        ring_bytes_per_s: bandwidth of a ring, that of its slowest neighbours.
+        spread_bytes_per_s: bandwidth of traffic spread evenly over all peers, at the slowest rank.
+        slowest_bytes_per_s: bandwidth of the slowest pair.
+    """
+
+    size: int
+    latency_s: float
+    ring_bytes_per_s: float
+    spread_bytes_per_s: float
+    slowest_bytes_per_s: float
+
+    @classmethod
+    def uniform(cls, size: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> LinkModel:
+        """Make the model of equal links between all ranks."""
+        return cls(size, latency_s, *(3 * [bandwidth_bytes_per_s]))
+
+    @classmethod
+    def of(cls, links: Sequence[LinkFacts], size: int) -> LinkModel:
+        """Make the model from measured pairs.
+
+        Raises:
+            UserError: when a pair of the job has no link facts.
+        """
+        if size == 1:
+            return cls.uniform(1, math.inf)
+        by_pair = {(link.source, link.dest): link for link in links}
+        pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
+        missing = [pair for pair in pairs if pair not in by_pair]
+        if missing:
+            a, b = missing[0]
+            raise UserError(f"the facts hold no link from rank {a} to rank {b}; run `omnizen measure` again")
+        rate = {pair: by_pair[pair].bandwidth_bytes_per_s for pair in pairs}
+        delay = {pair: by_pair[pair].latency_s for pair in pairs}
+        peers = {r: [p for p in range(size) if p != r] for r in range(size)}
+        # Equal shares to each peer one after another: the mean time per byte is what counts, in each direction.
+        per_byte = [
+            max(sum(1 / rate[r, p] for p in peers[r]), sum(1 / rate[p, r] for p in peers[r])) / (size - 1)
+            for r in range(size)
+        ]
+        return cls(
+            size,
+            # The median over a rank's pairs forgives one noisy pair; the maximum keeps the rank that is far away.
+            latency_s=max(median([delay[r, p] for p in peers[r]] + [delay[p, r] for p in peers[r]]) for r in peers),
+            ring_bytes_per_s=min(rate[r, (r + 1) % size] for r in range(size)),
+            spread_bytes_per_s=1 / max(per_byte),
+            slowest_bytes_per_s=min(rate.values()),
+        )

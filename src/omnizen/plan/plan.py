@@ -1,0 +1,131 @@
+"""The plan: who synchronises what and how, what that is expected to cost, and what was rejected and why."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt, field_validator
+
+from omnizen.errors import UserError, nearest
+from omnizen.measure.facts import Kind
+from omnizen.measure.tomlfile import Record, TomlFile
+
+PLAN_VERSION = 1
+DDP_BUCKET_BYTES = 25 * 2**20
+"""DistributedDataParallel's default; used where nothing was measured that says better."""
+
+
+class Rejected(Record):
+    """A scheme that was not chosen for a tensor.
+
+    Args:
+        predicted_s: seconds that it would take.
+        rx_bytes: bytes that the busiest rank would receive.
+        reason: why not, in words.
+        measured_s: seconds that it took where it was tried.
+    """
+
+    scheme: str
+    predicted_s: float
+    rx_bytes: float
+    reason: str
+    measured_s: float | None = None
+
+
+class TensorPlan(Record):
+    """How one gradient is synchronised.
+
+    Args:
+        predicted_s: seconds of one reduction, nothing overlapping.
+        rx_bytes: bytes that the busiest rank receives in it.
+        origin: what decided, the cost formulas or a trial on the real links.
+        measured_s: seconds that it took where it was tried.
+    """
+
+    name: str
+    kind: Kind
+    scheme: str
+    predicted_s: float
+    rx_bytes: float
+    origin: Literal["formula", "trial"] = "formula"
+    measured_s: float | None = None
+    rejected: list[Rejected] = Field(default_factory=list)
+
+
+class Prediction(Record):
+    """What one step is expected to take.
+
+    Args:
+        step_s: compute, control messages and the part of the communication that nothing hides.
+        compute_s: forward and backward; 0 where it was not measured.
+        exposed_comm_s: communication and merging that the step waits for.
+        comm_s: all communication and merging.
+        control_s: the fixed small messages of a step.
+        rx_bytes_per_step: bytes that the busiest rank receives.
+    """
+
+    step_s: float
+    compute_s: float
+    exposed_comm_s: float
+    comm_s: float
+    control_s: float = 0.0
+    rx_bytes_per_step: float
+
+
+class Plan(TomlFile):
+    """A whole plan, as ``omnizen plan`` writes it and training reads it.
+
+    Args:
+        bucket_bytes: dense gradients travel together in buckets of at most this size.
+        facts_digest: which facts it rests on.
+    """
+
+    version: int = PLAN_VERSION
+    world_size: PositiveInt
+    model_digest: str = ""
+    torch_version: str
+    strategy: Literal["sync"] = "sync"
+    bucket_bytes: PositiveInt = DDP_BUCKET_BYTES
+    tensors: list[TensorPlan] = Field(default_factory=list)
+    prediction: Prediction
+    facts_digest: str = ""
+
+    @field_validator("version")
+    @classmethod
+    def _readable(cls, version: int) -> int:
+        if version != PLAN_VERSION:
+            raise ValueError(f"is {version}, this release reads {PLAN_VERSION}; run `omnizen plan` again")
+        return version
+
+    def scheme(self, name: str) -> str:
+        """Return the scheme of one tensor.
+
+        Raises:
+            UserError: when the plan has no such tensor.
+        """
+        by_name = {tensor.name: tensor.scheme for tensor in self.tensors}
+        if name not in by_name:
+            raise UserError(f"the plan holds no tensor of that name: {nearest(name, by_name)}")
+        return by_name[name]
+
+    def check(self, world_size: int, model_digest: str, torch_version: str) -> None:
+        """Refuse a plan that was made for another job.
+
+        Raises:
+            UserError: says what differs and what to do.
+        """
+        differs = ""
+        if self.world_size != world_size:
+            differs = f"{self.world_size} workers, this job has {world_size}"
+        elif self.model_digest != model_digest:
+            differs = (
+                f"another model (parameters' digest {self.model_digest or 'unknown'}, "
+                f"this model's is {model_digest}: names, shapes, dtypes or what is frozen differ)"
+            )
+        elif self.torch_version != torch_version:
+            differs = f"torch {self.torch_version}, this is torch {torch_version}"
+        if differs:
+            raise UserError(
+                f"the plan was made for {differs}; measure and plan again with "
+                "`omnizen measure` and `omnizen plan`, or train with plan='auto'"
+            )
