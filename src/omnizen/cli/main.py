@@ -7,6 +7,7 @@ import sys
 import typer
 
 from omnizen._version import __version__
+from omnizen.cli import lab
 from omnizen.errors import OmnizenError
 
 app = typer.Typer(
@@ -24,6 +25,9 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
     if version:
         typer.echo(__version__)
         raise typer.Exit
+
+
+lab.register(app)
 
 
 def main() -> None:

@@ -1,0 +1,53 @@
+"""What a host's command finds in its environment: torchrun's variables and what the lab tells about itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from omnizen.lab.rates import Link
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What all hosts of a lab share.
+
+    Args:
+        hosts: how many.
+        address: host 0's address.
+        port: a port that is free there.
+        interface: the interface to talk over.
+        dilation: factor by which the links were slowed.
+        network: what kind of network it is, in words that reports show.
+    """
+
+    hosts: int
+    address: str
+    port: int
+    interface: str
+    dilation: float
+    network: str
+
+    def env(self, host: int, link: Link) -> dict[str, str]:
+        """Return the variables of one host; ``link`` is its link as shaped, after dilation."""
+        lab = {
+            "hosts": self.hosts,
+            "rate_bytes_per_s": min(link.up_bit_per_s, link.down_bit_per_s) / 8,
+            "up_bytes_per_s": link.up_bit_per_s / 8,
+            "down_bytes_per_s": link.down_bit_per_s / 8,
+            "dilation": self.dilation,
+            "network": self.network,
+        }
+        return {
+            "RANK": str(host),
+            "WORLD_SIZE": str(self.hosts),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "GROUP_RANK": str(host),
+            "NODE_RANK": str(host),
+            "MASTER_ADDR": self.address,
+            "MASTER_PORT": str(self.port),
+            "GLOO_SOCKET_IFNAME": self.interface,
+            "OMP_NUM_THREADS": "1",
+            "OMNIZEN_LAB": json.dumps(lab),
+        }

@@ -1,0 +1,105 @@
+"""One lab's network: a namespace with a bridge, a namespace per host, shaped links between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from omnizen.errors import OmnizenError
+from omnizen.lab.namespaces import NAMED, kill_all, pids_inside, tool, write_settings
+from omnizen.lab.rates import Link
+
+MTU = 1500
+LEAST_BURST_BYTES = 70_000
+"""A burst below one segment of 64 KiB, as the kernel hands them down, throttles or drops."""
+BURST_S, QUEUE_MS = 1e-3, 200
+SETTINGS = {
+    "ipv6/conf/all/disable_ipv6": "1",  # its neighbour discovery would be counted as the hosts' traffic
+    "ipv6/conf/default/disable_ipv6": "1",
+}
+CONGESTION = {"ipv4/tcp_congestion_control": "reno"}
+"""What a namespace may always set; others depend on the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Bytes on a host's interface since it was made, headers included."""
+
+    tx_bytes: int
+    rx_bytes: int
+
+
+class Network:
+    """The namespaces ``<name>-switch``, ``<name>-0``, ``<name>-1``, ... and their links.
+
+    Addresses are 10.77.0.1 and on; they are seen inside these namespaces only, so labs cannot meet.
+    """
+
+    def __init__(self, name: str, hosts: int) -> None:
+        self.name, self.hosts = name, hosts
+        self.switch = f"{name}-switch"
+
+    def namespace(self, host: int) -> str:
+        """Return the name of a host's namespace."""
+        return f"{self.name}-{host}"
+
+    def address(self, host: int) -> str:
+        """Return a host's address."""
+        return f"10.77.0.{host + 1}"
+
+    @property
+    def namespaces(self) -> list[str]:
+        """All namespaces of the lab."""
+        return [self.switch, *(self.namespace(host) for host in range(self.hosts))]
+
+    def build(self, links: Sequence[Link]) -> None:
+        """Make everything; ``links[host]`` is shaped as given."""
+        _batch("ip", [f"netns add {name}" for name in self.namespaces])
+        write_settings(self.namespaces, SETTINGS)
+        write_settings(self.namespaces[1:], CONGESTION)
+        wires = ["link add bridge0 type bridge mcast_snooping 0", "link set bridge0 up"]
+        for host in range(self.hosts):
+            ends = f"port{host} mtu {MTU} type veth peer name eth0 mtu {MTU} netns {self.namespace(host)}"
+            wires += [f"link add {ends}", f"link set port{host} master bridge0 up"]
+        _batch("ip", wires, self.switch)
+        for host in range(self.hosts):
+            end = [f"addr add {self.address(host)}/24 dev eth0", "link set lo up", "link set eth0 up"]
+            _batch("ip", end, self.namespace(host))
+        for host, link in enumerate(links):
+            self.shape(host, link, verb="add")
+
+    def shape(self, host: int, link: Link, *, verb: str = "change") -> None:
+        """Set what a host can send (at its own end) and receive (at the bridge's end)."""
+        up, down = _bucket(link.up_bit_per_s), _bucket(link.down_bit_per_s)
+        _batch("tc", [f"qdisc {verb} dev eth0 root {up}"], self.namespace(host))
+        _batch("tc", [f"qdisc {verb} dev port{host} root {down}"], self.switch)
+
+    def counted(self) -> list[Counted]:
+        """Return each host's bytes, read at the bridge's end of its link."""
+        shown = json.loads(tool(["ip", "-n", self.switch, "-j", "-s", "link", "show"]))
+        stats = {port["ifname"]: port["stats64"] for port in shown if port.get("ifname")}
+        ports = [stats[f"port{host}"] for host in range(self.hosts)]
+        return [Counted(tx_bytes=port["rx"]["bytes"], rx_bytes=port["tx"]["bytes"]) for port in ports]
+
+
+def destroy(name: str) -> int:
+    """Kill what runs in the namespaces of a lab and delete them; return how many processes were killed."""
+    names = [entry.name for entry in NAMED.glob(f"{name}-*")] if NAMED.is_dir() else []
+    killed = kill_all(lambda: pids_inside(names))
+    for namespace in names:
+        tool(["ip", "netns", "delete", namespace])
+    left = [entry.name for entry in NAMED.glob(f"{name}-*")] if NAMED.is_dir() else []
+    if left:
+        raise OmnizenError(f"namespaces {', '.join(left)} are still there after they were deleted")
+    return killed
+
+
+def _bucket(bit_per_s: float) -> str:
+    burst_bytes = max(LEAST_BURST_BYTES, round(bit_per_s / 8 * BURST_S))
+    return f"tbf rate {round(bit_per_s)}bit burst {burst_bytes}b latency {QUEUE_MS}ms"
+
+
+def _batch(program: str, lines: list[str], namespace: str | None = None) -> None:
+    inside = ["-n", namespace] if namespace else []
+    tool([program, *inside, "-batch", "-"], stdin="\n".join(lines) + "\n")

@@ -1,0 +1,86 @@
+"""Which labs exist: a small file each, so that what a killed lab left can be found and removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from omnizen.errors import OmnizenError
+from omnizen.lab.network import destroy
+from omnizen.lab.quota import Quotas, find_parent
+
+RUN_DIR = Path("/run/omnizen-lab")
+PREFIX = "omnizen-"
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot, or None when it is not there (or a zombie)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+@dataclass(frozen=True, slots=True)
+class LabFile:
+    """The file of one lab: its name, and the process that owns it with that process's start time."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, run_dir: Path = RUN_DIR) -> LabFile:
+        """Claim a name that no other lab has, for this process, before anything is made."""
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = json.dumps({"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
+        draft = run_dir / f".{os.getpid()}-{secrets.token_hex(4)}"
+        draft.write_text(text)
+        try:
+            for _ in range(100):
+                path = run_dir / f"{PREFIX}{secrets.token_hex(3)}.json"
+                try:
+                    path.hardlink_to(draft)  # appears whole or not at all
+                except FileExistsError:
+                    continue
+                return cls(path)
+        finally:
+            draft.unlink()
+        raise OmnizenError(f"no free lab name was found in {run_dir}")
+
+    @property
+    def name(self) -> str:
+        """The lab's name, with which the names of its namespaces begin."""
+        return self.path.stem
+
+    def alive(self) -> bool:
+        """Tell whether the owner still runs; another process with the same id is not the owner."""
+        owner = json.loads(self.path.read_text())
+        return start_ticks(owner["pid"]) == owner["start_ticks"]
+
+    def remove(self) -> int:
+        """Remove the lab's processes, namespaces, control groups and this file; return the processes killed."""
+        killed = destroy(self.name)
+        found = find_parent(Path("/proc/self/mounts").read_text())
+        if found:
+            Quotas(self.name, *found).remove()
+        self.path.unlink(missing_ok=True)
+        return killed
+
+
+def clean(run_dir: Path = RUN_DIR) -> list[str]:
+    """Remove what labs left whose process is dead; return their names. Running labs are not touched."""
+    removed = []
+    for path in sorted(run_dir.glob(f"{PREFIX}*.json")) if run_dir.is_dir() else []:
+        lab = LabFile(path)
+        try:
+            dead = bool(re.fullmatch(PREFIX + "[0-9a-f]{6}", lab.name)) and not lab.alive()
+        except FileNotFoundError:  # it ended by itself meanwhile
+            continue
+        if dead:
+            lab.remove()
+            removed.append(lab.name)
+    return removed
