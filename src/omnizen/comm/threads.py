@@ -25,7 +25,8 @@ class ThreadWorld:
         if size < 1:
             raise UserError(f"a world has at least one rank, got size={size}")
         self.size, self.timeout_s = size, timeout_s
-        self._arrived = threading.Condition()
+        lock = threading.Lock()
+        self._arrived = [threading.Condition(lock) for _ in range(size)]  # one each: a post wakes one rank
         self._mail: dict[tuple[str, int, int, int], Parts] = {}
         self._lost: set[int] = set()
 
@@ -35,29 +36,31 @@ class ThreadWorld:
 
     def post(self, key: tuple[str, int, int, int], parts: Parts) -> None:
         """Leave parts for a rank; the key is (group, source, destination, number of the message)."""
-        with self._arrived:
+        arrived = self._arrived[key[2]]
+        with arrived:
             self._mail[key] = parts
-            self._arrived.notify_all()
+            arrived.notify_all()
 
     def take(self, key: tuple[str, int, int, int], step: int | None) -> Parts:
         """Wait for parts; raises ``PeerLost`` when the sender ended or the time limit passed."""
         _, source, me, _ = key
         started = time.monotonic()
-        with self._arrived:
+        with self._arrived[me]:
             while key not in self._mail:
                 elapsed_s = time.monotonic() - started
                 if source in self._lost:
                     raise PeerLost(rank=me, peer=source, step=step, elapsed_s=elapsed_s, limit_s=self.timeout_s)
                 if elapsed_s >= self.timeout_s:
                     raise PeerTimeout(rank=me, peer=source, step=step, elapsed_s=elapsed_s, limit_s=self.timeout_s)
-                self._arrived.wait(self.timeout_s - elapsed_s)
+                self._arrived[me].wait(self.timeout_s - elapsed_s)
             return self._mail.pop(key)
 
     def lose(self, rank: int) -> None:
         """Mark a rank as ended, so that those who wait for it are told at once."""
-        with self._arrived:
+        with self._arrived[rank]:
             self._lost.add(rank)
-            self._arrived.notify_all()
+            for arrived in self._arrived:
+                arrived.notify_all()
 
 
 class ThreadComm:
@@ -130,36 +133,38 @@ class ThreadComm:
         """Nothing is held."""
 
 
-def run_ranks(
-    size: int, body: Callable[[Any], T], *, timeout_s: float = 20.0, wrap: Callable[[Any], Any] | None = None
+def launch(
+    size: int, work: Callable[[int], T], *, timeout_s: float, ended: Callable[[int], None] | None = None
 ) -> list[T]:
-    """Run ``body(comm)`` on ``size`` thread ranks and return their results in rank order.
+    """Run ``work(rank)`` on ``size`` threads and return the results in rank order.
 
     The first error that is not a consequence of another rank's end is raised again; a thread that has not
     ended long after the time limit is an error.
 
-    Example:
-        >>> run_ranks(3, lambda comm: int(comm.all_reduce(torch.tensor([comm.rank])).wait()))
-        [3, 3, 3]
+    Args:
+        size: number of threads.
+        work: what each does.
+        timeout_s: limit of one wait inside ``work``; threads get three times as long.
+        ended: told of each rank that ends, however it ends.
     """
-    world = ThreadWorld(size, timeout_s)
     results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
 
-    def work(rank: int) -> None:
-        comm = world.comm(rank)
+    def guarded(rank: int) -> None:
         try:
-            results[rank] = body(wrap(comm) if wrap else comm)
+            results[rank] = work(rank)
         except BaseException as error:
             errors[rank] = error
         finally:
-            world.lose(rank)
+            if ended is not None:
+                ended(rank)
 
-    threads = [threading.Thread(target=work, args=(r,), name=f"rank{r}", daemon=True) for r in range(size)]
+    threads = [threading.Thread(target=guarded, args=(r,), name=f"rank{r}", daemon=True) for r in range(size)]
     for thread in threads:
         thread.start()
+    deadline_s = time.monotonic() + 3 * timeout_s
     for thread in threads:
-        thread.join(3 * timeout_s)
+        thread.join(max(0.0, deadline_s - time.monotonic()))
     stuck = [t.name for t in threads if t.is_alive()]
     causes = [e for e in errors.values() if not isinstance(e, PeerLost)] or list(errors.values())
     if causes:
@@ -169,4 +174,28 @@ def run_ranks(
     return [results[r] for r in range(size)]
 
 
-__all__ = ["ThreadComm", "ThreadWorld", "run_ranks"]
+def run_ranks(
+    size: int, body: Callable[[Any], T], *, timeout_s: float = 20.0, wrap: Callable[[Any], Any] | None = None
+) -> list[T]:
+    """Run ``body(comm)`` on ``size`` thread ranks of one world; see ``launch`` for errors.
+
+    Args:
+        size: number of ranks.
+        body: what each rank does.
+        timeout_s: limit of each wait.
+        wrap: put around each comm before the body sees it (a meter, faults).
+
+    Example:
+        >>> run_ranks(3, lambda comm: int(comm.all_reduce(torch.tensor([comm.rank])).wait()))
+        [3, 3, 3]
+    """
+    world = ThreadWorld(size, timeout_s)
+
+    def work(rank: int) -> T:
+        comm = world.comm(rank)
+        return body(wrap(comm) if wrap else comm)
+
+    return launch(size, work, timeout_s=timeout_s, ended=world.lose)
+
+
+__all__ = ["ThreadComm", "ThreadWorld", "launch", "run_ranks"]
