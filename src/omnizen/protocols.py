@@ -108,12 +108,35 @@ class Codec(Protocol):
     decodes the same); when ``exact``, decoding gives x bit for bit; when ``summable``, payloads may be added.
     """
 
-    name: str
-    takes: type[Payload]
-    gives: type[Payload]
-    summable: bool
-    unbiased: bool
-    exact: bool
+    @property
+    def name(self) -> str:
+        """Name in the catalogue and in records."""
+        ...
+
+    @property
+    def takes(self) -> type[Payload]:
+        """Kind of payload that it packs."""
+        ...
+
+    @property
+    def gives(self) -> type[Payload]:
+        """Kind of payload that it makes."""
+        ...
+
+    @property
+    def summable(self) -> bool:
+        """Whether payloads may be added on the wire."""
+        ...
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the mean over many steps of what arrives is what was sent."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether what arrives is what was sent, bit for bit."""
+        ...
 
     def encode(self, payload: Payload, step: Step) -> Payload:
         """Pack; never changes its input."""
@@ -138,11 +161,30 @@ class Reducer(Protocol):
     are right; the input is never changed.
     """
 
-    name: str
-    takes: tuple[type[Contribution], ...]
-    agrees: bool
-    conserves: bool
-    exact: bool
+    @property
+    def name(self) -> str:
+        """Scheme name in the catalogue, in plans and in records."""
+        ...
+
+    @property
+    def takes(self) -> tuple[type[Contribution], ...]:
+        """Kinds of contribution that it reduces."""
+        ...
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all ranks get the same bits."""
+        ...
+
+    @property
+    def conserves(self) -> bool:
+        """Whether the mean over ranks of ``value`` is the mean of ``sent``."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether value is the dense average, up to summation order."""
+        ...
 
     def init(self, like: Contribution) -> State:
         """Return the state before the first step."""

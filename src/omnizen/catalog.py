@@ -1,0 +1,181 @@
+"""The one table of methods. A row brings a method's laws, benchmark, choice on the command line, plan candidate and
+citation; a new method is one file and one row."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from omnizen.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from omnizen.protocols import Codec, Reducer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    factory: str
+    """``"module:function"`` below ``omnizen``, imported when first used."""
+    summary: str
+    """One line for lists."""
+    saves: str
+    """What it saves, and what that costs."""
+    citation: str
+    """Where the method comes from."""
+    kinds: tuple[str, ...]
+    """Gradients that it applies to: "dense", "row-sparse", "element-sparse"."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameters of this row."""
+
+    def _made(self, settings: Mapping[str, Any]) -> Any:
+        module, function = self.factory.split(":")
+        return getattr(importlib.import_module(f"omnizen.{module}"), function)(**{**self.settings, **settings})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducerRow(_Row):
+    """A way to combine contributions."""
+
+    def make(self, **settings: Any) -> Reducer:
+        """Make the reducer, with the row's hyper-parameters unless others are given."""
+        made: Reducer = self._made(settings)
+        return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecRow(_Row):
+    """A way to pack a tensor."""
+
+    def make(self, **settings: Any) -> Codec:
+        """Make the codec, with the row's hyper-parameters unless others are given."""
+        made: Codec = self._made(settings)
+        return made
+
+
+_ZEN = """@inproceedings{wang2025zen,
+  title = {{ZEN}: Empowering Distributed Training with Sparsity-driven Data Synchronization},
+  author = {Wang, Zhuang and Xu, Zhaozhuo and Xi, Jingyi and Wang, Yuke and
+    Shrivastava, Anshumali and Ng, T. S. Eugene},
+  booktitle = {19th USENIX Symposium on Operating Systems Design and Implementation (OSDI 25)},
+  pages = {537--556}, year = {2025}, note = {arXiv:2309.13254}}"""
+_SPARCML = """@inproceedings{renggli2019sparcml,
+  title = {{SparCML}: High-Performance Sparse Communication for Machine Learning},
+  author = {Renggli, C{\\`e}dric and Ashkboos, Saleh and Aghagolzadeh, Mehdi and Alistarh, Dan and
+    Hoefler, Torsten},
+  booktitle = {Proceedings of the International Conference for High Performance Computing, Networking, Storage and
+    Analysis (SC '19)}, year = {2019}, note = {arXiv:1802.08021}}"""
+_RING = """@article{patarasuk2009bandwidth,
+  title = {Bandwidth optimal all-reduce algorithms for clusters of workstations},
+  author = {Patarasuk, Pitch and Yuan, Xin},
+  journal = {Journal of Parallel and Distributed Computing}, volume = {69}, number = {2}, year = {2009}}"""
+_MIXED = """@inproceedings{micikevicius2018mixed,
+  title = {Mixed Precision Training},
+  author = {Micikevicius, Paulius and Narang, Sharan and Alben, Jonah and others},
+  booktitle = {International Conference on Learning Representations}, year = {2018}}"""
+
+_SPARSE = ("row-sparse", "element-sparse")
+
+
+def _zen(partition: str, pull: str, summary: str) -> ReducerRow:
+    saves = "bytes where ranks' rows overlap, on many ranks; costs a second exchange that follows the first"
+    settings = {"partition": partition, "pull": pull}
+    return ReducerRow(
+        factory="reducers.zen:zen", summary=summary, saves=saves, citation=_ZEN, kinds=_SPARSE, settings=settings
+    )
+
+
+REDUCERS: dict[str, ReducerRow] = {
+    "dense": ReducerRow(
+        factory="reducers.dense:dense",
+        summary="all elements by ring all-reduce",
+        saves="nothing; the bytes do not depend on the pattern",
+        citation=_RING,
+        kinds=("dense", *_SPARSE),
+    ),
+    "agsparse": ReducerRow(
+        factory="reducers.agsparse:agsparse",
+        summary="everybody's rows to everybody, added up once",
+        saves="bytes on few ranks; costs n - 1 times one rank's rows",
+        citation=_ZEN,
+        kinds=_SPARSE,
+    ),
+    "zen-coo": _zen("hash", "coo", "rows to owners by hash, averages back with indices"),
+    "zen-bitmap": _zen("hash", "bitmap", "rows to owners by hash, averages back with a bit for each owned row"),
+    "zen-cyclic-coo": _zen("cyclic", "coo", "rows to owners by row % n, averages back with indices"),
+    "zen-cyclic-bitmap": _zen("cyclic", "bitmap", "rows to owners by row % n, averages back with a bit a row"),
+}
+"""Ways to average, by scheme name."""
+
+
+def _sixteen_bits(values: str, error: str) -> CodecRow:
+    return CodecRow(
+        factory="codecs.cast:cast",
+        summary=f"values in {values}, summed in float32",
+        saves=f"half of the bytes; costs a relative error of {error}",
+        citation=_MIXED,
+        kinds=("dense",),
+        settings={"values": values},
+    )
+
+
+CODECS: dict[str, CodecRow] = {
+    "cast-float16": _sixteen_bits("float16", "2^-11 between 6e-5 and 65504"),
+    "cast-bfloat16": _sixteen_bits("bfloat16", "2^-8 over the range of float32"),
+    "coo": CodecRow(
+        factory="codecs.coo:coo",
+        summary="rows with 4-byte indices",
+        saves="the rows that are not there; costs one index a row",
+        citation=_SPARCML,
+        kinds=_SPARSE,
+    ),
+    "bitmap": CodecRow(
+        factory="codecs.bitmap:bitmap",
+        summary="rows with one bit for every row of the tensor",
+        saves="indices where more than 1 row in 32 is there; costs a bit for every row",
+        citation=_ZEN,
+        kinds=_SPARSE,
+    ),
+    "hash-bitmap": CodecRow(
+        factory="codecs.bitmap:hash_bitmap",
+        summary="one owner's rows with one bit for each row that it owns",
+        saves="indices; all owners' bitmaps together take one bit for every row",
+        citation=_ZEN,
+        kinds=_SPARSE,
+    ),
+    "rows": CodecRow(
+        factory="codecs.rows:rows",
+        summary="the non-zero rows of a dense matrix",
+        saves="zero rows; costs one pass over the matrix",
+        citation="Omnizen; the row-sparse view of embeddings as in Kim et al., Parallax, EuroSys 2019.",
+        kinds=("dense",),
+    ),
+}
+"""Ways to pack, by name."""
+
+
+def reducer(name: str, **settings: Any) -> Reducer:
+    """Make a reducer by scheme name.
+
+    Raises:
+        UserError: for an unknown name; the nearest one is suggested.
+
+    Example:
+        >>> reducer("zen-coo").name
+        'zen-coo'
+    """
+    if name not in REDUCERS:
+        raise UserError(f"reduction scheme: {nearest(name, REDUCERS)}")
+    return REDUCERS[name].make(**settings)
+
+
+def codec(name: str, **settings: Any) -> Codec:
+    """Make a codec by name.
+
+    Raises:
+        UserError: for an unknown name; the nearest one is suggested.
+    """
+    if name not in CODECS:
+        raise UserError(f"codec: {nearest(name, CODECS)}")
+    return CODECS[name].make(**settings)

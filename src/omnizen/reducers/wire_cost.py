@@ -1,0 +1,20 @@
+"""What the verbs of a comm cost on the wire, by the rule that the meter follows."""
+
+from __future__ import annotations
+
+from omnizen.types import Traffic
+
+HEADER_BYTES = 8
+"""Each part that goes to a peer is announced by its length."""
+
+
+def all_reduce(payload_bytes: float, size: int) -> Traffic:
+    """Ring all-reduce of a payload that all ranks hold: ``2 (n - 1) / n M`` each way."""
+    moved = 2 * (size - 1) / size * payload_bytes
+    return Traffic(moved, moved, 2 * (size - 1))
+
+
+def scheduled(rx_bytes: float, tx_bytes: float, parts: int, size: int) -> Traffic:
+    """An all-gather or all-to-all with these bytes of payload at one rank: one round of lengths, n - 1 of data."""
+    headers = HEADER_BYTES * parts * (size - 1)
+    return Traffic(rx_bytes + headers, tx_bytes + headers, size if size > 1 else 0)

@@ -1,0 +1,145 @@
+"""Balanced Parallelism: every rank sums an even share of the rows, whatever the pattern."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from omnizen.codecs.bitmap import Bitmap, hash_bitmap
+from omnizen.codecs.cast import checked_values, narrow
+from omnizen.codecs.coo import Coo, row_bytes, value_bytes
+from omnizen.codecs.ownership import Ownership, Partition, checked_partition
+from omnizen.errors import UserError, nearest
+from omnizen.kernels.merge import merge
+from omnizen.kernels.partition import partition
+from omnizen.protocols import Comm, Later, Pending
+from omnizen.reducers import wire_cost
+from omnizen.reducers.contribution import checked
+from omnizen.spans import span
+from omnizen.types import Contribution, Packed, Parts, Reduced, Sparse, Sparsity, State, Step, Traffic
+
+Pull = Literal["coo", "bitmap"]
+PULLS: tuple[Pull, ...] = ("coo", "bitmap")
+
+
+@dataclass(frozen=True, slots=True)
+class Zen:
+    """Push each row to its owner, average there, pull all averages: ``(n-1)/n (1 + gamma_n) rho d M`` bytes.
+
+    A hash spreads the rows, so no owner is hot however skewed the gradient is. The best scheme for many ranks whose
+    rows overlap (gamma_n well below n); for few ranks AGsparse or SparCML can be cheaper. Waits must come in the
+    same order on all ranks, because the pull starts in the wait.
+
+    With 16-bit values the owner counts the rounding of its averages as not sent, so that ``sent`` and
+    ``value`` still balance.
+
+    Args:
+        partition: ``"hash"`` is even for every pattern; ``"cyclic"`` (row % n) needs no table.
+        pull: ``"coo"`` sends averages with indices, ``"bitmap"`` with one bit for each row that the owner could
+            have; the bitmap pays where rows are narrow (width 1) and more than 1 in 32 is in the union.
+        values: ``"float32"`` sends values as they are, ``"float16"`` and ``"bfloat16"`` 16 bits of them.
+        seed: of the hash; equal on all ranks.
+
+    Reference: Wang et al., "Zen: Empowering Distributed Training with Sparsity-driven Data Synchronization",
+    OSDI 2025, sections 3.1-3.3 and equation 1.
+    """
+
+    partition: Partition = "hash"
+    pull: Pull = "coo"
+    values: str = "float32"
+    seed: int = 0
+    takes: ClassVar[tuple[type[Contribution], ...]] = (Sparse,)
+    agrees: ClassVar[bool] = True
+    conserves: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The scheme's name in plans."""
+        return f"zen-{self.pull}" if self.partition == "hash" else f"zen-{self.partition}-{self.pull}"
+
+    @property
+    def exact(self) -> bool:
+        """Whether values travel as they are."""
+        return self.values == "float32"
+
+    def init(self, like: Contribution) -> State:
+        """Nothing is kept between steps."""
+        del like
+        return State()
+
+    def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
+        """Begin the push; the pull begins when the result is waited for."""
+        checked(x, self.takes, self.name)
+        assert isinstance(x, Sparse)
+        with span("encode", step.name):
+            parts, low = self._by_owner(x, comm.size, step)
+        push = comm.all_to_all(parts)
+
+        def finish() -> Reduced:
+            received = push.wait()
+            with span("decode", step.name):
+                rows, total = merge([indices for _, indices in received], [values for values, _ in received])
+                mean = total.div_(comm.size).to(x.values.dtype)
+            with span("encode", step.name):
+                codec = self._pull_codec(comm.rank, comm.size)
+                packed = codec.encode(Sparse(rows, mean, x.num_rows), step)
+            pulled = comm.all_gather(list(packed.streams)).wait()
+            with span("decode", step.name):
+                value = self._assemble(pulled, packed)
+                sent = _sent(x, low, codec.decode(packed), mean, comm.size) if low is not None else None
+            return Reduced(value, sent, state)
+
+        return Later(finish)
+
+    def _by_owner(self, x: Sparse, size: int, step: Step) -> tuple[list[Parts], Tensor | None]:
+        """Return values and indices for each owner, and the values as they travel if that is not as they are."""
+        order, counts = partition(Ownership(self.partition, x.num_rows, size, self.seed).owner(x.indices), size)
+        low = narrow(x.values.detach(), self.values)
+        grouped = Sparse(x.indices[order], low[order], x.num_rows)
+        streams = [stream.split(counts.tolist()) for stream in Coo().encode(grouped, step).streams]
+        parts = [list(part) for part in zip(*streams, strict=True)]
+        return parts, low.to(x.values.dtype) if low.dtype != x.values.dtype else None
+
+    def _pull_codec(self, owner: int, size: int) -> Coo | Bitmap:
+        if self.pull == "coo":
+            return Coo(self.values)
+        return hash_bitmap(size, owner, partition=self.partition, seed=self.seed, values=self.values)
+
+    def _assemble(self, pulled: list[Parts], mine: Packed) -> Sparse:
+        """Join the owners' averages; no row has two owners, so this sorts and never adds."""
+        owners = [
+            self._pull_codec(owner, len(pulled)).decode(Packed(tuple(streams), mine.meta, mine.codec))
+            for owner, streams in enumerate(pulled)
+        ]
+        rows, values = merge([part.indices for part in owners], [part.values for part in owners])
+        return Sparse(rows, values.to(owners[0].values.dtype), owners[0].num_rows)
+
+    def traffic(self, pattern: Sparsity, size: int) -> Traffic:
+        """Predict the bytes and rounds at a rank by Zen's equation 1, with rows of any width."""
+        share = (size - 1) / size
+        union = pattern.union_rows(size)
+        push = share * pattern.rows * row_bytes(pattern, self.values)
+        if self.pull == "coo":
+            pull = share * union * row_bytes(pattern, self.values)
+        else:
+            pull = share * (union * value_bytes(pattern, self.values) + pattern.num_rows / 8)
+        return wire_cost.scheduled(push, push, 2, size) + wire_cost.scheduled(pull, pull, 2, size)
+
+
+def _sent(x: Sparse, low: Tensor, arrived: Sparse, mean: Tensor, size: int) -> Sparse:
+    """Return what this rank sent, less the rounding of the averages that it owns."""
+    lost = (mean - arrived.values) * size
+    lost = torch.where(torch.isfinite(lost), lost, torch.zeros_like(lost))
+    rows, values = merge([x.indices, arrived.indices], [low, -lost])
+    return Sparse(rows, values.to(x.values.dtype), x.num_rows)
+
+
+def zen(partition: str = "hash", pull: str = "coo", values: str = "float32", seed: int = 0) -> Zen:
+    """Make Balanced Parallelism; see ``Zen``."""
+    if pull not in PULLS:
+        raise UserError(f"zen: pull: {nearest(pull, PULLS)}")
+    chosen: Pull = "coo" if pull == "coo" else "bitmap"
+    return Zen(checked_partition(partition, "zen"), chosen, checked_values(values, "zen"), seed)
