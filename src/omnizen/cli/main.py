@@ -7,7 +7,7 @@ import sys
 import typer
 
 from omnizen._version import __version__
-from omnizen.cli import lab
+from omnizen.cli import lab, report
 from omnizen.errors import OmnizenError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 
 lab.register(app)
+report.register(app)
 
 
 def main() -> None:

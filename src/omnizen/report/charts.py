@@ -1,0 +1,183 @@
+"""Charts as plain plotly figures. Colours are names such as ``@wire``; the page puts those of its theme in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from statistics import fmean
+from typing import Any
+
+from omnizen.report import numbers
+from omnizen.report.analysis import PARTS, losses, step_lengths, summarise
+from omnizen.report.load import RunData
+
+Figure = dict[str, Any]
+
+MATRIX_UP_TO = 12
+"""Worlds up to this size are drawn as a matrix; larger ones are listed."""
+MOST_POINTS = 1000
+RUN_COLORS = ("@run0", "@run1", "@run2", "@run3", "@run4", "@run5")
+RUN_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+
+def _figure(data: list[Figure], *, height: int, **layout: Any) -> Figure:
+    return {"data": data, "layout": {"height": height} | layout}
+
+
+def thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most ``MOST_POINTS`` points, each the mean of its neighbours."""
+    width = -(-len(points) // MOST_POINTS)
+    groups = [points[i : i + width] for i in range(0, len(points), width)] if width > 1 else []
+    return [(fmean(x for x, _ in g), fmean(y for _, y in g)) for g in groups] or list(points)
+
+
+def breakdown(run: RunData) -> Figure | None:
+    """Stacked bars: where each worker's step goes."""
+    summary = summarise(run)
+    if summary is None or not summary.parts:
+        return None
+    ranks = sorted(summary.parts)
+    labels = [f"rank {rank}" for rank in ranks]
+    bars: list[Figure] = []
+    for part in PARTS:
+        values = [summary.parts[rank][part] for rank in ranks]
+        if any(value > 0.001 * summary.step_s for value in values):
+            bars.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "name": part,
+                    "y": labels,
+                    "x": values,
+                    "marker": {"color": f"@{part}"},
+                    "hovertext": [
+                        f"rank {r}, {part}: {numbers.seconds(v)}" for r, v in zip(ranks, values, strict=True)
+                    ],
+                    "hoverinfo": "text",
+                }
+            )
+    return _figure(
+        bars,
+        height=150 + 34 * len(ranks),
+        barmode="stack",
+        bargap=0.35,
+        xaxis={"title": {"text": "seconds of one step"}, "rangemode": "tozero"},
+        yaxis={"autorange": "reversed"},
+        legend={"traceorder": "normal"},
+    )
+
+
+def step_times(runs: Sequence[RunData]) -> Figure | None:
+    """Seconds of each step of each run, with the plan's prediction as a thin line."""
+    lines: list[Figure] = []
+    for i, run in enumerate(runs):
+        lengths = step_lengths(log.steps for log in run.ranks.values())
+        if not lengths:
+            continue
+        lines.append(_line(i, run.label, thin(list(lengths.items()))))
+        if run.plan is not None:
+            start = max((plan.step for log in run.ranks.values() for plan in log.plans), default=min(lengths))
+            predicted = run.plan.prediction.step_s
+            line = _line(i, f"{run.label}, predicted", [(start, predicted), (max(lengths), predicted)])
+            lines.append(line | {"line": {"color": "@predicted", "width": 2, "dash": "dot"}})
+    if not lines:
+        return None
+    return _figure(
+        lines,
+        height=320,
+        xaxis={"title": {"text": "step"}},
+        yaxis={"title": {"text": "seconds"}, "rangemode": "tozero"},
+    )
+
+
+def loss_by_step(runs: Sequence[RunData]) -> Figure | None:
+    """Loss against steps."""
+    return _losses([[(step, loss) for step, _, loss in losses(run)] for run in runs], runs, "step")
+
+
+def loss_by_second(runs: Sequence[RunData]) -> Figure | None:
+    """Loss against seconds since the start, measuring and planning included."""
+    return _losses([[(at, loss) for _, at, loss in losses(run)] for run in runs], runs, "seconds since the start")
+
+
+def _losses(curves: list[list[tuple[float, float]]], runs: Sequence[RunData], axis: str) -> Figure | None:
+    lines = [_line(i, run.label, thin(c)) for i, (run, c) in enumerate(zip(runs, curves, strict=True)) if c]
+    if not lines:
+        return None
+    return _figure(lines, height=320, xaxis={"title": {"text": axis}}, yaxis={"title": {"text": "loss"}})
+
+
+def _line(i: int, name: str, points: Sequence[tuple[float, float]]) -> Figure:
+    style = {"color": RUN_COLORS[i % len(RUN_COLORS)], "width": 2, "dash": RUN_DASHES[i % len(RUN_DASHES)]}
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(points) > 1 else "markers",
+        "name": escape(name),
+        "x": [x for x, _ in points],
+        "y": [y if math.isfinite(y) else None for _, y in points],
+        "line": style,
+    }
+
+
+def matrix(cells: dict[tuple[int, int], float], size: int, write: Callable[[float], str]) -> Figure | None:
+    """Heat map from source (rows) to destination (columns); ``write`` turns a value into text."""
+    if size > MATRIX_UP_TO or not cells:
+        return None
+    ranks = range(size)
+    labels = [str(rank) for rank in ranks]
+    values = [[cells.get((source, dest)) for dest in ranks] for source in ranks]
+    texts = [["" if v is None else write(v).replace(" ", "<br>") for v in row] for row in values]
+    low, high = min(cells.values()), max(cells.values())
+    return _figure(
+        [
+            {
+                "type": "heatmap",
+                "x": labels,
+                "y": labels,
+                "z": values,
+                "text": texts,
+                "texttemplate": "%{text}" if size <= 8 else "",
+                "hovertemplate": "%{y} → %{x}: %{text}<extra></extra>",
+                "zmin": low * 0.9 if high - low < 0.3 * high else 0,
+                "zmax": high,
+                "colorscale": [[0, "@heat0"], [1, "@heat1"]],
+                "showscale": False,
+                "xgap": 3,
+                "ygap": 3,
+                "hoverongaps": False,
+            }
+        ],
+        height=130 + 52 * min(size, 8),
+        xaxis={"title": {"text": "to rank"}, "type": "category", "side": "bottom", "showgrid": False},
+        yaxis={"title": {"text": "from rank"}, "type": "category", "autorange": "reversed", "showgrid": False},
+    )
+
+
+def alternatives(names: Sequence[str], predicted_s: Sequence[float]) -> Figure:
+    """Bars of predicted seconds by scheme, the chosen one first."""
+    colors = ["@chosen", *["@rejected"] * (len(names) - 1)]
+    return _figure(
+        [
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": [escape(name) for name in names],
+                "x": list(predicted_s),
+                "marker": {"color": colors},
+                "text": [numbers.seconds(s) for s in predicted_s],
+                "textposition": "outside",
+                "cliponaxis": False,
+                "hoverinfo": "skip",
+            }
+        ],
+        height=110 + 32 * len(names),
+        showlegend=False,
+        bargap=0.35,
+        xaxis={
+            "title": {"text": "predicted seconds"},
+            "rangemode": "tozero",
+            "range": [0, max(predicted_s) * 1.18],
+        },
+        yaxis={"autorange": "reversed", "type": "category"},
+    )

@@ -1,0 +1,104 @@
+import math
+from statistics import fmean
+
+import pytest
+
+from omnizen.report import words
+from omnizen.report.analysis import link_bytes, loss_at_equal_steps, losses, summarise, unusual_steps
+from omnizen.report.load import load_run, load_runs
+from tests.report.sample_run import DENSE_BYTES, PLAN_STEP, SIZE, STEPS, write_run
+
+
+def test_the_steady_part_begins_with_the_plan(demo):
+    ddp, ours = (summarise(run) for run in demo)
+    assert (ours.first_step, ours.last_step) == (PLAN_STEP, STEPS - 1)
+    assert ddp.first_step == 1
+    assert ddp.rx_bytes == DENSE_BYTES
+    steady = [e.rx_bytes for log in demo[1].ranks.values() for e in log.steps if e.step >= PLAN_STEP]
+    assert ours.rx_bytes == pytest.approx(fmean(steady))
+
+
+def test_parts_add_up_to_the_mean_step(demo):
+    run = demo[1]
+    for rank, parts in summarise(run).parts.items():
+        steady = [e.step_s for e in run.ranks[rank].steps if e.step >= PLAN_STEP]
+        assert sum(parts.values()) == pytest.approx(fmean(steady))
+
+
+def test_a_stall_in_one_ranks_backward_is_put_down_to_that_rank(demo):
+    (found,) = unusual_steps(demo[1])
+    assert (found.step, found.rank) == (20, 2)
+    assert found.compute_extra_s == pytest.approx(0.2, abs=0.02)
+
+
+def test_a_long_step_that_no_compute_explains_is_put_down_to_communication(demo, tmp_path):
+    run = load_run(write_run(tmp_path))
+    for log in run.ranks.values():
+        log.steps[30] = type(log.steps[30])(step=30, start_s=0.0, step_s=9.0, compute_s=log.steps[30].compute_s)
+    (found,) = unusual_steps(run)
+    assert (found.step, found.rank) == (30, None)
+
+
+def test_the_slowest_worker_is_named_and_by_how_much(demo, tmp_path):
+    run = load_run(write_run(tmp_path, slow_rank=1))
+    summary = summarise(run)
+    assert summary.slowest == 1
+    said = words.slowest(run, summary)
+    assert "slowest worker is rank 1 (host worker1)" in said
+    assert "they wait for it" in said
+    assert "about equally long" in words.slowest(demo[0], summarise(demo[0]))
+
+
+def test_losses_are_means_over_ranks_and_compared_at_the_last_common_step(demo, tmp_path):
+    short = load_run(write_run(tmp_path, steps=12))
+    step, values = loss_at_equal_steps([demo[0], short])
+    assert step == 11
+    assert values[0] == pytest.approx(fmean(log.steps[11].loss for log in demo[0].ranks.values()))
+    _, at, _ = losses(demo[0])[-1]
+    assert at == max(log.steps[-1].start_s + log.steps[-1].step_s for log in demo[0].ranks.values())
+
+
+def test_bytes_per_link_are_those_of_a_steady_step(demo):
+    cells = link_bytes(demo[1])
+    assert len(cells) == SIZE * (SIZE - 1)
+    assert sum(cells.values()) / SIZE == pytest.approx(summarise(demo[1]).rx_bytes, rel=1e-5)
+    assert link_bytes(demo[0]) == {}
+
+
+def test_the_headline_says_how_much_faster_and_why(demo):
+    ddp, ours = (summarise(run) for run in demo)
+    first, why = words.headline(demo)
+    assert first.endswith(f"{words.numbers.times(ddp.step_s / ours.step_s)} times as fast.")
+    assert "instead of 62.1 MB" in why
+    assert "time on the wire or waiting for a peer fell from" in why
+    turned = words.headline(list(reversed(demo)))
+    assert turned == [first, why]
+
+
+def test_a_slower_run_is_called_slower(tmp_path):
+    paths = [write_run(tmp_path / "a", steps=9), write_run(tmp_path / "b", steps=9, slow_rank=0)]
+    runs = load_runs(paths)
+    assert "times as slow" in words.headline(runs)[0]
+
+
+def test_one_run_is_held_against_its_plan(demo):
+    (said,) = words.headline(demo[1:])
+    assert "on 4 workers; the plan predicted 1.08 s (measured" in said
+
+
+@pytest.mark.parametrize("network", ["loopback, paced in software", "namespaces, shaped links", "as is"])
+def test_a_paced_network_is_never_called_a_wire(tmp_path, network):
+    said = words.network(load_run(write_run(tmp_path, network=network, steps=2)))
+    assert ("not a measurement of a wire" in said) == ("paced" in network)
+    assert ("kernel to 50.0 Mbit/s (100 Mbit/s divided by the dilation of 2)" in said) == ("shaped" in network)
+
+
+def test_runs_on_different_networks_are_not_compared_without_a_warning(tmp_path, demo):
+    paced = load_run(write_run(tmp_path, network="loopback, paced in software"))
+    assert "different networks" in words.comparable([demo[0], paced])[0]
+    assert words.comparable(demo) == []
+
+
+def test_a_loss_that_is_not_a_number_stays_one(tmp_path):
+    run = load_run(write_run(tmp_path, loss_from=lambda step: math.nan if step > 3 else 5.0, steps=6))
+    assert math.isnan(losses(run)[-1][2])
