@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from omnizen.measure.facts import DeviceFacts
+from omnizen.measure.texts import gather_texts
+from omnizen.protocols import Comm
 
 WIDTH = 200
 ROWS = 4_000
@@ -51,6 +53,17 @@ def measure_device(
         merge_rows_per_s=PARTS * ROWS_NARROW / _seconds(_merge_of(PARTS, ROWS_NARROW, 1, device), device, repeats),
         copy_bytes_per_s=COPY_BYTES / _seconds(_add_of(COPY_BYTES, device), device, repeats),
     )
+
+
+def measure_devices(comm: Comm, *, repeats: int = 5) -> list[DeviceFacts]:
+    """Measure every rank's device, all at the same time as in training (collective).
+
+    Returns:
+        Facts in rank order, equal on all ranks.
+    """
+    comm.barrier()
+    mine = measure_device(comm.rank, comm.device, repeats=repeats)
+    return [DeviceFacts.model_validate_json(text) for text in gather_texts(comm, mine.model_dump_json())]
 
 
 def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:

@@ -15,6 +15,19 @@ DDP_BUCKET_BYTES = 25 * 2**20
 """DistributedDataParallel's default; used where nothing was measured that says better."""
 
 
+def check_scheme(scheme: str) -> str:
+    """Return a catalogue name unchanged.
+
+    Raises:
+        UserError: when there is no such scheme; names the nearest one.
+    """
+    from omnizen.catalog import REDUCERS
+
+    if scheme not in REDUCERS:
+        raise UserError(f"there is no such scheme: {nearest(scheme, REDUCERS)}")
+    return scheme
+
+
 class Rejected(Record):
     """A scheme that was not chosen for a tensor.
 
@@ -30,6 +43,8 @@ class Rejected(Record):
     rx_bytes: float
     reason: str
     measured_s: float | None = None
+
+    _exists = field_validator("scheme")(check_scheme)
 
 
 class TensorPlan(Record):
@@ -50,6 +65,8 @@ class TensorPlan(Record):
     origin: Literal["formula", "trial"] = "formula"
     measured_s: float | None = None
     rejected: list[Rejected] = Field(default_factory=list)
+
+    _exists = field_validator("scheme")(check_scheme)
 
 
 class Prediction(Record):

@@ -1,0 +1,130 @@
+"""Seconds of a scheme: bytes over the slowest link it uses, rounds times latency, and the processor's merging.
+
+The bytes and rounds come from each reducer's own ``traffic``; the formulas are those of Zen (Wang et al., OSDI
+2025, equations 1 and 2), with the inflation of an index in general form, ``rho = 1 + x / (w D)``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from omnizen.plan.links import LinkModel
+from omnizen.protocols import Reducer
+from omnizen.types import Sparsity, Traffic
+
+INDEX_BYTES = 8
+"""Indices are int64 while they are merged, whatever travels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast the slowest device works; infinite where it was not measured.
+
+    Args:
+        merge_bytes_per_s: bytes of wide rows merged a second.
+        merge_rows_per_s: rows merged a second when a row is one element, where the index is the work.
+        copy_bytes_per_s: bytes copied or added a second.
+    """
+
+    merge_bytes_per_s: float = math.inf
+    merge_rows_per_s: float = math.inf
+    copy_bytes_per_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a processor does for one reduction beside moving bytes.
+
+    Args:
+        merged_rows: rows sorted by index and added.
+        copied_bytes: bytes copied, filled or added without an index.
+    """
+
+    merged_rows: float = 0.0
+    copied_bytes: float = 0.0
+
+    def seconds(self, pattern: Sparsity, rates: Rates) -> float:
+        """Return the time that this takes."""
+        row_bytes = pattern.width * pattern.itemsize + INDEX_BYTES
+        by_row = self.merged_rows * max(row_bytes / rates.merge_bytes_per_s, 1 / rates.merge_rows_per_s)
+        return by_row + self.copied_bytes / rates.copy_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Predicted seconds of one reduction and what they are made of."""
+
+    seconds: float
+    wire_s: float
+    latency_s: float
+    cpu_s: float
+    traffic: Traffic
+
+
+def predict(
+    reducer: str | Reducer,
+    pattern: Sparsity,
+    size: int,
+    links: LinkModel,
+    merge_bytes_per_s: float | Rates = math.inf,
+) -> Cost:
+    """Predict the seconds of one reduction.
+
+    Args:
+        reducer: a catalogue name, or the reducer itself.
+        pattern: the gradient.
+        size: ranks.
+        links: what the links allow.
+        merge_bytes_per_s: merging rate of the slowest device, or all of its rates.
+
+    Example:
+        >>> links = LinkModel.uniform(4, 12.5e6)
+        >>> round(predict("dense", Sparsity(250_000, 1, 1.0), 4, links).wire_s, 3)
+        0.12
+    """
+    if isinstance(reducer, str):
+        from omnizen import catalog
+
+        return predict(catalog.reducer(reducer), pattern, size, links, merge_bytes_per_s)
+    rates = merge_bytes_per_s if isinstance(merge_bytes_per_s, Rates) else Rates(merge_bytes_per_s)
+    if size == 1:
+        return Cost(0.0, 0.0, 0.0, 0.0, Traffic(0.0, 0.0, 0))
+    traffic = reducer.traffic(pattern, size)
+    wire_s = max(traffic.rx_bytes, traffic.tx_bytes) / _bandwidth(reducer.name, links)
+    latency_s = traffic.rounds * links.latency_s
+    cpu_s = work(reducer.name, pattern, size, traffic).seconds(pattern, rates)
+    return Cost(wire_s + latency_s + cpu_s, wire_s, latency_s, cpu_s, traffic)
+
+
+def _bandwidth(scheme: str, links: LinkModel) -> float:
+    if scheme == "dense":
+        return links.ring_bytes_per_s
+    if scheme == "agsparse" or scheme.startswith("zen"):
+        return links.spread_bytes_per_s
+    return links.slowest_bytes_per_s  # recursive doubling, and whatever we know nothing about
+
+
+def work(scheme: str, pattern: Sparsity, size: int, traffic: Traffic) -> Work:
+    """Return what the busiest rank's processor does in a scheme.
+
+    A scheme that is not known here is charged with merging every row that it receives.
+    """
+    own, union = pattern.rows, pattern.union_rows(size)
+    row_bytes = pattern.width * pattern.itemsize
+    whole = pattern.dense_bytes
+    if scheme == "dense":
+        # Copied for the ring, added there, divided. A sparse contribution is also spread over zeros before, and
+        # the optimizer then has to update every row.
+        return Work(copied_bytes=(2 + (size - 1) / size + (2 if pattern.density < 1 else 0)) * whole)
+    if scheme == "agsparse":
+        return Work(merged_rows=size * own)
+    if scheme == "sparcml":
+        stages = int(math.log2(size))
+        folded = 2 * own if size > 2**stages else 0.0
+        return Work(merged_rows=folded + sum(2 * pattern.union_rows(2**i) for i in range(stages)))
+    if scheme.startswith("zen"):
+        # Split one's own rows by owner, add what came in for one's own part, put the parts of the sum in order.
+        bits = 2 * pattern.num_rows if scheme.endswith("bitmap") else 0
+        return Work(merged_rows=own + union, copied_bytes=own * row_bytes + bits)
+    return Work(merged_rows=traffic.rx_bytes / (row_bytes + INDEX_BYTES))

@@ -1,0 +1,138 @@
+"""The plan in plain words: what was measured, what was chosen and why, what was rejected, what is unsure."""
+
+from __future__ import annotations
+
+from omnizen.errors import UserError
+from omnizen.measure.facts import Facts, GradientFacts
+from omnizen.plan.links import LinkModel
+from omnizen.plan.plan import Plan, TensorPlan
+from omnizen.plan.words import amount, duration, rate
+
+NEAR = 0.15
+"""Predictions closer than this share of each other are too close to call."""
+NOISY = 0.2
+"""A spread of a rate from here on is worth a word."""
+
+
+def explain(plan: Plan, facts: Facts) -> str:
+    """Explain a plan; ``facts`` are the ones it was made from.
+
+    Raises:
+        UserError: when the plan rests on other facts.
+    """
+    if plan.facts_digest and plan.facts_digest != facts.digest():
+        raise UserError(f"this plan rests on facts {plan.facts_digest}, these are {facts.digest()}; plan again")
+    parts = [
+        ("Measured", _measured(facts)),
+        ("Chosen", _chosen(plan, facts)),
+        ("Expected of one step", _expected(plan)),
+        ("Unsure", _unsure(plan, facts) or ["nothing that was looked at"]),
+    ]
+    return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts)
+
+
+def _measured(facts: Facts) -> list[str]:
+    lines = [f"{_count(facts.world_size, 'worker')}, torch {facts.torch_version}"]
+    for device in facts.devices:
+        speeds = ", ".join(f"{v:.0f} samples/s at batch {k}" for k, v in device.samples_per_s.items())
+        memory = f"{device.memory_bytes / 2**30:.0f} GiB"
+        lines.append(
+            f"rank {device.rank}: {device.name} ({device.device}) on {device.host}, "
+            f"{_count(device.cores, 'core')}, {memory}" + (f", {speeds}" if speeds else "")
+        )
+    if facts.world_size > 1:
+        model = LinkModel.of(facts.links, facts.world_size)
+        slowest = min(facts.links, key=lambda link: link.bandwidth_bytes_per_s)
+        fastest = max(facts.links, key=lambda link: link.bandwidth_bytes_per_s)
+        lines.append(
+            f"links: {rate(slowest.bandwidth_bytes_per_s)} (slowest, rank {slowest.source} to {slowest.dest}) "
+            f"to {rate(fastest.bandwidth_bytes_per_s)}; {duration(model.latency_s)} a round"
+        )
+    for kind in ("dense", "row-sparse", "element-sparse"):
+        gradients = [g for g in facts.gradients if g.kind == kind]
+        if gradients:
+            total = sum(g.sparsity().dense_bytes for g in gradients)
+            lines.append(f"{_count(len(gradients), f'{kind} gradient')}, {amount(total)} when whole")
+            lines += [f"  {_pattern(g, facts.world_size)}" for g in gradients if kind != "dense"]
+    return lines
+
+
+def _pattern(gradient: GradientFacts, size: int) -> str:
+    pattern = gradient.sparsity()
+    what = "rows" if gradient.kind == "row-sparse" else "elements"
+    return (
+        f"{gradient.name}: a worker touches {pattern.rows:.0f} of {pattern.num_rows} {what} "
+        f"({pattern.density:.2%}), all together {pattern.union_rows(size):.0f}; two workers share "
+        f"{pattern.overlap:.0%}; the fullest range holds {pattern.skewness:.1f} times its share"
+    )
+
+
+def _chosen(plan: Plan, facts: Facts) -> list[str]:
+    lines = []
+    dense = [t for t in plan.tensors if t.kind == "dense"]
+    if dense:
+        lines.append(
+            f"{_count(len(dense), 'dense gradient')}: dense, in buckets of at most {amount(plan.bucket_bytes)}"
+        )
+    for tensor in plan.tensors:
+        if tensor.kind != "dense":
+            lines += _one_tensor(tensor)
+    return lines or [f"nothing to synchronise: the facts hold no gradients of {_count(facts.world_size, 'worker')}"]
+
+
+def _one_tensor(tensor: TensorPlan) -> list[str]:
+    from omnizen.catalog import REDUCERS
+
+    tried = f", {duration(tensor.measured_s)} when tried" if tensor.measured_s is not None else ""
+    how = "as the fastest of those tried" if tensor.origin == "trial" else "as the cheapest by the formulas"
+    lines = [
+        f"{tensor.name} ({tensor.kind}): {tensor.scheme}, {how}: {duration(tensor.predicted_s)} predicted{tried}, "
+        f"{amount(tensor.rx_bytes)} received",
+        f"  {tensor.scheme}: {REDUCERS[tensor.scheme].summary}",
+    ]
+    for other in tensor.rejected:
+        tried = f", {duration(other.measured_s)} when tried" if other.measured_s is not None else ""
+        lines.append(f"  not {other.scheme}: {duration(other.predicted_s)} predicted{tried}; {other.reason}")
+    return lines
+
+
+def _expected(plan: Plan) -> list[str]:
+    p = plan.prediction
+    hidden = max(0.0, p.comm_s - p.exposed_comm_s)
+    return [
+        f"{duration(p.step_s)} = {duration(p.compute_s)} of computing + {duration(p.exposed_comm_s)} of waiting "
+        f"for communication + {duration(p.control_s)} of control messages",
+        f"{duration(p.comm_s)} of communication in all, {duration(hidden)} of it hidden behind backward",
+        f"{amount(p.rx_bytes_per_step)} received by the busiest worker",
+    ]
+
+
+def _unsure(plan: Plan, facts: Facts) -> list[str]:
+    lines = []
+    if facts.step is None:
+        lines.append("the time of computing was not measured, so the step's time is that of communication alone")
+    estimated = sum(link.estimated for link in facts.links)
+    if estimated:
+        lines.append(f"{estimated} of {len(facts.links)} links were derived from others, not measured")
+    if any(d.merge_rows_per_s is None or d.copy_bytes_per_s is None for d in facts.devices) or not facts.devices:
+        lines.append("some rates of merging or copying were not measured and count as free")
+    for device in facts.devices:
+        worst = max(device.samples_per_s_spread.values(), default=0.0)
+        if worst >= NOISY:
+            lines.append(f"the rate of rank {device.rank} varied by {worst:.0%} while it was measured")
+    for gradient in facts.gradients:
+        most = max((int(k) for k in gradient.densification), default=1)
+        if gradient.kind != "dense" and most < facts.world_size:
+            lines.append(
+                f"{gradient.name}: the union of {facts.world_size} workers follows from that of {most}, "
+                "as if their rows were independent"
+            )
+    for tensor in plan.tensors:
+        close = [r.scheme for r in tensor.rejected if r.predicted_s <= (1 + NEAR) * tensor.predicted_s]
+        if close and tensor.origin == "formula":
+            lines.append(f"{tensor.name}: {', '.join(close)} predicted within {NEAR:.0%}; a trial would tell")
+    return lines
+
+
+def _count(number: float, noun: str) -> str:
+    return f"{number:g} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,170 @@
+"""The planner: for each gradient the cheapest scheme of the catalogue, and what the whole step will take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts
+from omnizen.plan.cost import Cost, Rates, predict
+from omnizen.plan.links import LinkModel
+from omnizen.plan.plan import DDP_BUCKET_BYTES, Plan, Prediction, Rejected, TensorPlan, check_scheme
+from omnizen.plan.timeline import Transfer, exposed_s, fill_buckets
+from omnizen.plan.words import amount, duration
+from omnizen.types import Sparsity
+
+BUCKET_CHOICES = (DDP_BUCKET_BYTES, *(2**i * 2**20 for i in (3, 2, 1, 0)))
+"""Bucket sizes that are compared, bytes; the first wins a tie."""
+
+
+def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None) -> Plan:
+    """Choose a scheme for every gradient; the same facts always give the same plan.
+
+    Args:
+        facts: what was measured.
+        schemes: consider only these catalogue names; a gradient to which none of them applies is reduced dense.
+
+    Raises:
+        UserError: when a scheme does not exist, or the facts lack what is needed.
+    """
+    links = LinkModel.of(facts.links, facts.world_size)
+    rates = slowest_rates(facts.devices)
+    allowed = None if schemes is None else [check_scheme(name) for name in schemes]
+    costs = {g.name: _candidates(g, facts.world_size, links, rates, allowed) for g in facts.gradients}
+    tensors = [_choose(gradient, costs[gradient.name]) for gradient in facts.gradients]
+    chosen = {t.name: costs[t.name][t.scheme] for t in tensors}
+    bucket_bytes = _choose_bucket_bytes(facts, links, rates, chosen)
+    return Plan(
+        world_size=facts.world_size,
+        model_digest=facts.model_digest,
+        torch_version=facts.torch_version,
+        bucket_bytes=bucket_bytes,
+        tensors=tensors,
+        prediction=predict_step(facts, links, rates, chosen, bucket_bytes),
+        facts_digest=facts.digest(),
+    )
+
+
+def slowest_rates(devices: Sequence[DeviceFacts]) -> Rates:
+    """Return the rates of the slowest device, for which all others wait; infinite where nothing was measured."""
+
+    def least(values: Iterable[float | None]) -> float:
+        return min((v for v in values if v is not None), default=math.inf)
+
+    return Rates(
+        least(d.merge_bytes_per_s for d in devices),
+        least(d.merge_rows_per_s for d in devices),
+        least(d.copy_bytes_per_s for d in devices),
+    )
+
+
+def _candidates(
+    gradient: GradientFacts, size: int, links: LinkModel, rates: Rates, allowed: list[str] | None
+) -> dict[str, Cost]:
+    from omnizen.catalog import REDUCERS
+
+    names = [name for name, row in REDUCERS.items() if gradient.kind in row.kinds]
+    names = [name for name in names if allowed is None or name in allowed] or ["dense"]
+    pattern = gradient.sparsity()
+    return {name: predict(REDUCERS[name].make(), pattern, size, links, rates) for name in names}
+
+
+def _choose(gradient: GradientFacts, costs: dict[str, Cost]) -> TensorPlan:
+    best = min(costs, key=lambda name: costs[name].seconds)  # the catalogue's order decides a tie
+    rejected = [
+        Rejected(
+            scheme=name,
+            predicted_s=cost.seconds,
+            rx_bytes=cost.traffic.rx_bytes,
+            reason=why_not(cost, costs[best], gradient.sparsity(), name),
+        )
+        for name, cost in costs.items()
+        if name != best
+    ]
+    return TensorPlan(
+        name=gradient.name,
+        kind=gradient.kind,
+        scheme=best,
+        predicted_s=costs[best].seconds,
+        rx_bytes=costs[best].traffic.rx_bytes,
+        rejected=sorted(rejected, key=lambda r: r.predicted_s),
+    )
+
+
+def why_not(cost: Cost, best: Cost, pattern: Sparsity, scheme: str) -> str:
+    """Say in words what makes a scheme slower than the best one."""
+    if cost.seconds <= best.seconds:
+        return "as fast as the one chosen"
+    slower = f"{cost.seconds / best.seconds:.2f} times the time" if best.seconds else "slower"
+    gaps = {
+        "wire": cost.wire_s - best.wire_s,
+        "latency": cost.latency_s - best.latency_s,
+        "cpu": cost.cpu_s - best.cpu_s,
+    }
+    if max(gaps, key=lambda key: gaps[key]) == "wire":
+        because = f"receives {amount(cost.traffic.rx_bytes)} instead of {amount(best.traffic.rx_bytes)}"
+        if scheme == "dense":
+            because += f" because it sends all rows where a worker has {pattern.density:.1%} of them"
+    elif max(gaps, key=lambda key: gaps[key]) == "latency":
+        because = f"takes {cost.traffic.rounds} rounds instead of {best.traffic.rounds}"
+    else:
+        because = f"the processor merges for {duration(cost.cpu_s)} instead of {duration(best.cpu_s)}"
+        if cost.wire_s < best.wire_s:
+            because += f", more than the {duration(best.wire_s - cost.wire_s)} that it saves on the wire"
+    return f"{slower}: {because}"
+
+
+def _transfers(
+    facts: Facts, links: LinkModel, rates: Rates, chosen: dict[str, Cost], bucket_bytes: int
+) -> list[tuple[Transfer, Cost]]:
+    backward_s = facts.step.backward_s if facts.step else 0.0
+    dense = [g for g in facts.gradients if g.kind == "dense"]
+    sizes = [g.sparsity().dense_bytes for g in dense]
+    total, done, out = sum(sizes), 0, []
+    for bucket in fill_buckets(sizes, bucket_bytes):
+        nbytes = sum(sizes[i] for i in bucket)
+        done += nbytes
+        itemsize = dense[bucket[0]].sparsity().itemsize
+        cost = predict("dense", Sparsity(nbytes // itemsize, 1, 1.0, itemsize=itemsize), links.size, links, rates)
+        out.append((Transfer(backward_s * done / total, cost.wire_s + cost.latency_s, cost.cpu_s), cost))
+    for gradient in facts.gradients:
+        if gradient.kind != "dense":
+            cost = chosen[gradient.name]
+            out.append((Transfer(backward_s, cost.wire_s + cost.latency_s, cost.cpu_s), cost))
+    return out
+
+
+def _choose_bucket_bytes(facts: Facts, links: LinkModel, rates: Rates, chosen: dict[str, Cost]) -> int:
+    if facts.step is None:
+        return DDP_BUCKET_BYTES
+    backward_s = facts.step.backward_s
+
+    def exposed(bucket_bytes: int) -> float:
+        transfers = [t for t, _ in _transfers(facts, links, rates, chosen, bucket_bytes)]
+        return round(exposed_s(transfers, backward_s), 6)  # a gain below a microsecond is none
+
+    return min(BUCKET_CHOICES, key=exposed)
+
+
+def predict_step(
+    facts: Facts, links: LinkModel, rates: Rates, chosen: dict[str, Cost], bucket_bytes: int
+) -> Prediction:
+    """Predict one step from the cost of each gradient's scheme.
+
+    Args:
+        chosen: cost of the chosen scheme by name of the gradient; dense ones are bucketed anew.
+    """
+    transfers = _transfers(facts, links, rates, chosen, bucket_bytes)
+    step = facts.step
+    compute_s, backward_s = (step.compute_s, step.backward_s) if step else (0.0, 0.0)
+    exposed = exposed_s([t for t, _ in transfers], backward_s)
+    # Ranks agree on the step by one small all-gather: a round of headers and one to each peer.
+    control_s = links.size * links.latency_s if links.size > 1 else 0.0
+    return Prediction(
+        step_s=compute_s + exposed + control_s,
+        compute_s=compute_s,
+        exposed_comm_s=exposed,
+        comm_s=sum(cost.seconds for _, cost in transfers),
+        control_s=control_s,
+        rx_bytes_per_step=sum(cost.traffic.rx_bytes for _, cost in transfers),
+    )

@@ -1,0 +1,154 @@
+import random
+
+import pytest
+
+from omnizen.errors import UserError
+from omnizen.measure.facts import GradientFacts, StepFacts
+from omnizen.plan.cost import predict
+from omnizen.plan.links import LinkModel
+from omnizen.plan.plan import DDP_BUCKET_BYTES
+from omnizen.plan.search import make_plan, slowest_rates
+from tests.plan.builders import GRADIENTS, MBIT, independent, job
+
+
+def only(plan, name="x"):
+    return next(t for t in plan.tensors if t.name == name)
+
+
+def random_job(rng):
+    size = rng.choice([2, 3, 4, 6, 8, 16])
+    kind, width = rng.choice([("row-sparse", 64), ("element-sparse", 1)])
+    gradient = independent(size, rng.uniform(0.001, 0.45), shape=(rng.randint(1_000, 200_000), width), kind=kind)
+    return job(
+        size,
+        10 ** rng.uniform(5.5, 9.5),
+        latency_s=10 ** rng.uniform(-5, -2),
+        gradients=[gradient],
+        merge_bytes_per_s=10 ** rng.uniform(8, 10),
+        copy_bytes_per_s=10 ** rng.uniform(9, 10),
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_pick_is_the_cheapest_of_all_that_apply(seed):
+    from omnizen.catalog import REDUCERS
+
+    facts = random_job(random.Random(seed))
+    tensor = only(make_plan(facts))
+    gradient = facts.gradients[0]
+    links, rates = LinkModel.of(facts.links, facts.world_size), slowest_rates(facts.devices)
+    costs = {
+        name: predict(name, gradient.sparsity(), facts.world_size, links, rates).seconds
+        for name, row in REDUCERS.items()
+        if gradient.kind in row.kinds
+    }
+    assert costs[tensor.scheme] == min(costs.values()) == tensor.predicted_s
+    assert {r.scheme: r.predicted_s for r in tensor.rejected} == {
+        n: c for n, c in costs.items() if n != tensor.scheme
+    }
+    assert all(r.reason for r in tensor.rejected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_same_facts_give_the_same_plan(seed):
+    facts = random_job(random.Random(seed))
+    assert make_plan(facts) == make_plan(facts.model_copy(deep=True))
+
+
+def test_of_two_the_one_that_dominates_is_picked():
+    few = independent(8, 0.001)
+    facts = job(8, gradients=[few])
+    assert only(make_plan(facts, schemes=["dense", "agsparse"])).scheme == "agsparse"
+    full = independent(8, 0.45)
+    assert only(make_plan(job(8, gradients=[full]), schemes=["dense", "agsparse"])).scheme == "dense"
+
+
+def test_many_workers_with_overlap_hash_and_few_without_do_not():
+    crowded = GRADIENTS["table.weight"].model_copy(
+        update={"densification": {"2": 1.5, "4": 2.2, "8": 3.0, "16": 4.0}}
+    )
+    many = make_plan(job(16, gradients=[crowded]))
+    assert many.scheme("table.weight").startswith("zen")
+    assert make_plan(job(2, gradients=[crowded])).scheme("table.weight") in ("agsparse", "sparcml")
+
+
+NEARLY_DENSE = independent(4, 0.2, shape=(2_000_000, 1))
+
+
+def test_on_fast_loopback_sparse_exchange_is_turned_off_and_says_why():
+    tensor = only(make_plan(job(4, 1.25e9, latency_s=1e-5, gradients=[NEARLY_DENSE])))
+    assert tensor.scheme == "dense"
+    nearest = min((r for r in tensor.rejected if r.scheme != "dense"), key=lambda r: r.predicted_s)
+    assert "the processor merges for" in nearest.reason
+    assert "more than the" in nearest.reason
+    assert "saves on the wire" in nearest.reason
+
+
+def test_on_a_slow_link_the_same_exchange_is_turned_on_and_says_why():
+    tensor = only(make_plan(job(4, 100 * MBIT, gradients=[NEARLY_DENSE])))
+    assert tensor.scheme != "dense"
+    dense = next(r for r in tensor.rejected if r.scheme == "dense")
+    assert "receives 12.00 MB instead of" in dense.reason
+    assert "a worker has 20.0% of them" in dense.reason
+
+
+def test_far_links_are_rejected_for_their_rounds():
+    tiny = independent(8, 0.01, shape=(1_000, 1))
+    tensor = only(make_plan(job(8, 1e9, latency_s=0.1, gradients=[tiny])))
+    assert any("rounds instead of" in r.reason for r in tensor.rejected)
+
+
+def test_dense_tensors_have_the_dense_scheme_only():
+    plan = make_plan(job(4))
+    assert plan.scheme("lstm.weight") == plan.scheme("lstm.bias") == "dense"
+    assert only(plan, "lstm.weight").rejected == []
+
+
+def test_a_forced_scheme_leaves_dense_tensors_dense():
+    plan = make_plan(job(4), schemes=["zen-bitmap"])
+    assert {t.name: t.scheme for t in plan.tensors} == {
+        "table.weight": "zen-bitmap",
+        "lstm.weight": "dense",
+        "lstm.bias": "dense",
+    }
+
+
+def test_a_misspelt_scheme_names_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'agsparse'"):
+        make_plan(job(4), schemes=["agsprse"])
+
+
+def test_one_worker_plans_no_communication():
+    plan = make_plan(job(1))
+    assert plan.prediction.exposed_comm_s == plan.prediction.rx_bytes_per_step == plan.prediction.control_s == 0
+    assert plan.prediction.step_s == 0.25
+
+
+def test_the_step_adds_up():
+    p = make_plan(job(8)).prediction
+    assert p.step_s == pytest.approx(p.compute_s + p.exposed_comm_s + p.control_s)
+    assert p.control_s == pytest.approx(8 * 3e-4)
+    assert p.compute_s == 0.25
+    assert 0 < p.exposed_comm_s <= p.comm_s
+
+
+def test_bytes_of_a_step_are_those_of_its_tensors():
+    plan = make_plan(job(8))
+    assert plan.prediction.rx_bytes_per_step == pytest.approx(sum(t.rx_bytes for t in plan.tensors))
+
+
+def test_small_buckets_where_overlap_pays_and_ddps_default_where_nothing_tells():
+    layers = [GradientFacts(name=f"l{i}", kind="dense", shape=(256, 1024)) for i in range(40)]
+    long_backward = StepFacts(compute_s=6.0, backward_s=5.0, samples=1)
+    assert make_plan(job(4, gradients=layers, step=long_backward)).bucket_bytes < DDP_BUCKET_BYTES
+    assert make_plan(job(4, gradients=layers, step=None)).bucket_bytes == DDP_BUCKET_BYTES
+    one_late = [GradientFacts(name="l", kind="dense", shape=(10,))]
+    assert make_plan(job(4, gradients=one_late)).bucket_bytes == DDP_BUCKET_BYTES
+
+
+def test_the_slowest_device_sets_the_rates():
+    devices = list(job(2).devices)
+    devices[1] = devices[1].model_copy(update={"merge_bytes_per_s": 1.0, "copy_bytes_per_s": None})
+    rates = slowest_rates(devices)
+    assert (rates.merge_bytes_per_s, rates.copy_bytes_per_s) == (1.0, 5e9)
+    assert slowest_rates([]).merge_bytes_per_s == float("inf")

@@ -1,0 +1,114 @@
+import itertools
+
+import pytest
+import torch
+
+from omnizen import catalog
+from omnizen.comm.threads import run_ranks
+from omnizen.plan.plan import Prediction, Rejected, TensorPlan
+from omnizen.plan.search import make_plan
+from omnizen.plan.trial import refine
+from omnizen.types import Dense, Sparse
+from tests.plan.builders import independent, job
+
+ROWS = Sparse(torch.arange(4), torch.ones(4, 2), 10)
+
+
+def plan_of(schemes, kind="row-sparse"):
+    """Make a plan of which the first scheme is chosen and the others rejected, by predicted seconds."""
+    (first, first_s), *others = schemes.items()
+    plan = make_plan(job(2, gradients=[]))
+    rejected = [Rejected(scheme=s, predicted_s=t, rx_bytes=200.0, reason="slower") for s, t in others]
+    tensor = TensorPlan(name="x", kind=kind, scheme=first, predicted_s=first_s, rx_bytes=100.0, rejected=rejected)
+    prediction = Prediction(
+        step_s=2 + first_s, compute_s=2, exposed_comm_s=first_s, comm_s=first_s, rx_bytes_per_step=100
+    )
+    return plan.model_copy(update={"tensors": [tensor], "prediction": prediction})
+
+
+def try_with(plan, seconds_by_scheme, monkeypatch, size=2):
+    """Refine on thread ranks whose clocks advance by scripted seconds for each scheme and rank."""
+    tried = []
+
+    class Scripted:
+        def __init__(self, name, inner):
+            self.name, self.inner, self.takes = name, inner, inner.takes
+
+        def init(self, like):
+            return self.inner.init(like)
+
+        def start(self, x, state, comm, step):
+            clocks[comm.rank][0] += next(scripts[comm.rank][self.name])
+            tried.append(self.name)
+            return self.inner.start(x, state, comm, step)
+
+    clocks = [[0.0] for _ in range(size)]
+    scripts = [{n: itertools.cycle(s[r]) for n, s in seconds_by_scheme.items()} for r in range(size)]
+    real = catalog.reducer
+    monkeypatch.setattr(catalog, "reducer", lambda name: Scripted(name, real(name)))
+
+    def body(comm):
+        return refine(plan, comm, {"x": ROWS}, rounds=3, clock=lambda: clocks[comm.rank][0])
+
+    plans = run_ranks(size, body)
+    assert all(p == plans[0] for p in plans)
+    return plans[0], set(tried)
+
+
+def test_the_measured_fastest_of_near_ties_wins(monkeypatch):
+    plan = plan_of({"zen-coo": 1.0, "agsparse": 1.1, "dense": 1.2})
+    refined, tried = try_with(plan, {"zen-coo": [[2.0], [1.0]], "agsparse": [[0.5], [1.5]]}, monkeypatch)
+    assert tried == {"zen-coo", "agsparse"}, "dense is too far away to be tried"
+    tensor = refined.tensors[0]
+    assert (tensor.scheme, tensor.origin, tensor.predicted_s, tensor.rx_bytes) == ("agsparse", "trial", 1.1, 200.0)
+    assert tensor.measured_s == pytest.approx(1.5), "the slowest rank counts"
+    lost = next(r for r in tensor.rejected if r.scheme == "zen-coo")
+    assert lost.measured_s == pytest.approx(2.0)
+    assert lost.reason == "tried: 2.00 s against 1.50 s"
+    assert {r.scheme: r.reason for r in tensor.rejected}["dense"] == "slower"
+    assert refined.prediction.step_s == pytest.approx(3.5)
+    assert refined.prediction.rx_bytes_per_step == 200.0
+
+
+def test_the_median_forgives_a_disturbance_and_the_first_round_does_not_count(monkeypatch):
+    plan = plan_of({"zen-coo": 1.0, "agsparse": 1.1})
+    seconds = {"zen-coo": [[9.0, 1.0, 8.0, 1.0]] * 2, "agsparse": [[0.1, 2.0, 2.0, 2.0]] * 2}
+    tensor = try_with(plan, seconds, monkeypatch)[0].tensors[0]
+    assert (tensor.scheme, tensor.measured_s, tensor.origin) == ("zen-coo", pytest.approx(1.0), "trial")
+
+
+def test_without_near_ties_nothing_is_tried(monkeypatch):
+    plan = plan_of({"zen-coo": 1.0, "agsparse": 1.2})
+    assert try_with(plan, {}, monkeypatch) == (plan, set())
+
+
+def test_a_tensor_without_a_sample_keeps_its_plan():
+    plan = plan_of({"zen-coo": 1.0, "agsparse": 1.1})
+    assert run_ranks(2, lambda comm: refine(plan, comm, {})) == [plan, plan]
+
+
+def test_real_schemes_run_on_real_contributions():
+    names = [n for n, row in catalog.REDUCERS.items() if "row-sparse" in row.kinds]
+    plan = plan_of(dict.fromkeys(names, 1.0))
+    refined = run_ranks(3, lambda comm: refine(plan, comm, {"x": ROWS}, rounds=1))
+    assert refined[0] == refined[1] == refined[2]
+    assert sorted([refined[0].tensors[0].scheme, *(r.scheme for r in refined[0].tensors[0].rejected)]) == sorted(
+        names
+    )
+    assert all(r.measured_s is not None for r in refined[0].tensors[0].rejected)
+
+
+def test_dense_tensors_are_not_tried():
+    plan = plan_of({"dense": 1.0}, kind="dense")
+    assert run_ranks(2, lambda comm: refine(plan, comm, {"x": Dense(torch.ones(3))})) == [plan, plan]
+
+
+def test_a_refined_plan_round_trips(monkeypatch):
+    plan = plan_of({"zen-coo": 1.0, "agsparse": 1.1})
+    refined, _ = try_with(plan, {"zen-coo": [[2.0]] * 2, "agsparse": [[1.0]] * 2}, monkeypatch)
+    assert type(refined).from_toml(refined.to_toml()) == refined
+
+
+def test_a_single_worker_has_nothing_to_try():
+    plan = make_plan(job(1, gradients=[independent(1, 0.1)]))
+    assert run_ranks(1, lambda comm: refine(plan, comm, {"x": ROWS})) == [plan]
