@@ -101,6 +101,13 @@ REDUCERS: dict[str, ReducerRow] = {
         citation=_ZEN,
         kinds=_SPARSE,
     ),
+    "sparcml": ReducerRow(
+        factory="reducers.sparcml:sparcml",
+        summary="sums of pairs, then of pairs of pairs, along a hypercube",
+        saves="steps (log2 n) and bytes where rows overlap little on few ranks",
+        citation=_SPARCML,
+        kinds=_SPARSE,
+    ),
     "zen-coo": _zen("hash", "coo", "rows to owners by hash, averages back with indices"),
     "zen-bitmap": _zen("hash", "bitmap", "rows to owners by hash, averages back with a bit for each owned row"),
     "zen-cyclic-coo": _zen("cyclic", "coo", "rows to owners by row % n, averages back with indices"),

@@ -18,3 +18,11 @@ def scheduled(rx_bytes: float, tx_bytes: float, parts: int, size: int) -> Traffi
     """An all-gather or all-to-all with these bytes of payload at one rank: one round of lengths, n - 1 of data."""
     headers = HEADER_BYTES * parts * (size - 1)
     return Traffic(rx_bytes + headers, tx_bytes + headers, size if size > 1 else 0)
+
+
+def hop(rx_bytes: float | None, tx_bytes: float | None, parts: int) -> Traffic:
+    """One exchange between a pair, in which a rank may only send or only receive (None: nothing goes that way)."""
+    headers = HEADER_BYTES * parts
+    rx = 0.0 if rx_bytes is None else rx_bytes + headers
+    tx = 0.0 if tx_bytes is None else tx_bytes + headers
+    return Traffic(rx, tx, 2)
