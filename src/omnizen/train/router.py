@@ -1,0 +1,131 @@
+"""Which parameter is synchronised how (the split is Parallax's: dense by all-reduce, sparse by its own scheme).
+
+Reference: Kim et al., "Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks", EuroSys 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import Parameter
+
+from omnizen.protocols import Reducer
+from omnizen.train.units import DenseBucket, RowTable, Unit
+from omnizen.types import Sparse
+
+if TYPE_CHECKING:
+    from omnizen.plan.plan import Plan
+
+BUCKET_BYTES = 4 * 2**20
+"""Largest dense bucket where no plan says otherwise: small enough to start long before backward ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A parameter that an embedding reads rows of.
+
+    Args:
+        sparse: whether its gradients are sparse tensors.
+    """
+
+    name: str
+    sparse: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Scheme by parameter name.
+
+    Args:
+        schemes: catalogue names; parameters that are not named go into dense buckets.
+        values: dtype of values on the wire for row schemes.
+    """
+
+    schemes: Mapping[str, str]
+    bucket_bytes: int = BUCKET_BYTES
+    values: str = "float32"
+
+
+def trainable(model: nn.Module) -> list[tuple[str, Parameter]]:
+    """Return the distinct parameters that are trained, shared ones once, in the model's order."""
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+
+
+def tables(model: nn.Module) -> list[Table]:
+    """Return the trained weights of the model's embeddings."""
+    sparse: dict[int, bool] = {}
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            sparse[id(module.weight)] = sparse.get(id(module.weight), False) or bool(module.sparse)
+    return [Table(name, sparse[id(p)]) for name, p in trainable(model) if id(p) in sparse]
+
+
+def by_scheme(model: nn.Module, scheme: str, values: str = "float32") -> Routing:
+    """Use one scheme for every embedding and dense all-reduce for the rest."""
+    from omnizen import catalog
+
+    catalog.reducer(scheme)  # refuses an unknown name
+    return Routing({table.name: scheme for table in tables(model)}, values=values)
+
+
+def make_reducer(scheme: str, values: str) -> Reducer:
+    """Return a catalogue reducer; row schemes send their values in the wanted dtype."""
+    from omnizen import catalog
+
+    return catalog.reducer(scheme) if scheme == "dense" else catalog.reducer(scheme, values=values)
+
+
+def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer] = make_reducer) -> list[Unit]:
+    """Lay the trained parameters out in units, last parameter first (the order in which backward reaches them).
+
+    Parameters of one dtype and device share flat buckets; each parameter with a row scheme is a unit of its own.
+    """
+    known = {table.name: table.sparse for table in tables(model)}
+    units: list[Unit] = []
+    filling: dict[Any, list[tuple[str, Parameter]]] = {}
+
+    def flush(key: Any) -> None:
+        if named := filling.pop(key, []):
+            units.append(DenseBucket(named, make("dense", routing.values)))
+
+    for name, param in reversed(trainable(model)):
+        scheme = routing.schemes.get(name, "dense")
+        reducer = None if scheme == "dense" else make(scheme, routing.values)
+        if reducer is not None and Sparse in reducer.takes:
+            units.append(RowTable(name, param, reducer, sparse=known.get(name, False)))
+        elif reducer is not None or name in known:
+            # An embedding that travels whole still has a bucket of its own: a plan may change its scheme.
+            units.append(DenseBucket([(name, param)], reducer or make("dense", routing.values)))
+        else:
+            key = (param.dtype, param.device)
+            held = sum(p.numel() * p.element_size() for _, p in filling.get(key, []))
+            if held and held + param.numel() * param.element_size() > routing.bucket_bytes:
+                flush(key)
+            filling.setdefault(key, []).append((name, param))
+    for key in list(filling):
+        flush(key)
+    return units
+
+
+def by_plan(model: nn.Module, plan: str | Path | Plan, size: int, values: str) -> tuple[Plan, Routing]:
+    """Follow a plan, or the file of one.
+
+    Raises:
+        UserError: the plan was made for another job; says what differs.
+    """
+    from omnizen.measure.model import model_digest
+    from omnizen.plan.plan import Plan
+
+    found = plan if isinstance(plan, Plan) else Plan.load(plan)
+    found.check(size, model_digest(model), torch.__version__)
+    return found, from_plan(found, values)
+
+
+def from_plan(plan: Plan, values: str) -> Routing:
+    """Return a plan's choices."""
+    return Routing({t.name: t.scheme for t in plan.tensors}, plan.bucket_bytes, values)

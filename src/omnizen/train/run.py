@@ -1,0 +1,295 @@
+"""The user's side: one object that starts a run, prepares a model and keeps its ranks together."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from omnizen.errors import Disagreement, UserError, nearest
+from omnizen.measure.texts import gather_texts
+from omnizen.protocols import Comm
+from omnizen.train.clip import clip_grad_norm_
+from omnizen.train.control import Turn
+from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
+from omnizen.train.record import StepRecord, lab_facts
+from omnizen.train.router import Routing, build, by_plan, by_scheme
+from omnizen.train.start import Started, equalise
+from omnizen.train.sync import Engine, Reduction
+
+if TYPE_CHECKING:
+    from omnizen.measure.facts import Facts
+    from omnizen.plan.plan import Plan
+
+Optimizers = TypeVar("Optimizers", bound="Optimizer | Sequence[Optimizer]")
+VALUES = ("float32", "float16", "bfloat16")
+
+
+class Run:
+    """One rank of a training run; made by ``omnizen.init``.
+
+    Args:
+        gradients: comm for gradients.
+        control: comm for small messages, a group of its own.
+        seed: equal on all ranks; orders of data and shared random choices follow from it.
+        run_dir: where facts, plan and events are written; nothing is written when None.
+        on_close: called last by ``close``.
+    """
+
+    def __init__(
+        self,
+        gradients: Comm,
+        control: Comm,
+        *,
+        seed: int = 0,
+        run_dir: str | os.PathLike[str] | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self.gradients, self.control, self.seed = gradients, control, seed
+        self.rank, self.size, self.device = gradients.rank, gradients.size, gradients.device
+        self.run_dir = Path(run_dir) if run_dir is not None else None
+        self.plan: Plan | None = None
+        self.facts: Facts | None = None
+        self.started: Started | None = None
+        self.loader: Any = None
+        self.optimizers: list[Optimizer] = []
+        self._engine: Engine | None = None
+        self._record: StepRecord | None = None
+        self._model: nn.Module | None = None
+        self._samples = 0
+        self._weight_given: float | None = None
+        self._on_close, self._closed = on_close, False
+
+    @property
+    def engine(self) -> Engine:
+        """The machinery of the prepared model."""
+        if self._engine is None:
+            raise UserError("call run.prepare(model, optimizer, loader) first")
+        return self._engine
+
+    @property
+    def model(self) -> nn.Module:
+        """The prepared model."""
+        if self._model is None:
+            raise UserError("call run.prepare(model, optimizer, loader) first")
+        return self._model
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done."""
+        return self.engine.step
+
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers,
+        loader: Any = None,
+        *,
+        plan: str | Path | Plan = "auto",
+        reduction: Reduction = "mean",
+        values: str = "float32",
+    ) -> tuple[nn.Module, Optimizers, Any]:
+        """Make a model train on all ranks as one process would on all their batches together.
+
+        The model comes back as it is (same object, same ``state_dict`` keys), equal to rank 0's; after
+        ``loss.backward()`` each ``.grad`` is the average over ranks, weighted by the samples behind it.
+
+        Args:
+            optimizer: one, or several that step together (the first one counts the steps).
+            loader: a plain DataLoader is dealt out to the ranks, each sample once an epoch; ``batch_size`` stays
+                that of one rank. Loaders with samplers of their own and other iterables stay as they are. With a
+                loader that reads ahead of the training loop, use ``set_batch_weight``.
+            plan: "auto" (measure, then plan), a plan or its file, or the name of a scheme for all embeddings.
+            reduction: "sum" when the loss is a sum over samples rather than a mean.
+            values: dtype of sparse values on the wire; sums are always float32. Gradients of float16 and bfloat16
+                parameters are summed in float32 too.
+
+        Raises:
+            Disagreement: the ranks' models or plans differ; on all ranks, naming the first difference.
+            UserError: an unusable plan or argument; says what is allowed.
+
+        Example:
+            >>> run = oz.init(); model, optimizer, loader = run.prepare(model, optimizer, loader)  # doctest: +SKIP
+        """
+        if self._engine is not None:
+            raise UserError("a run prepares one model; put several into one nn.ModuleDict")
+        if reduction not in ("mean", "sum"):
+            raise UserError(f"reduction: {nearest(reduction, ('mean', 'sum'))}")
+        if values not in VALUES:
+            raise UserError(f"values: {nearest(values, VALUES)}")
+        self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        self.started = equalise(model, self.control)
+        routing = self._route(model, plan, values)
+        self._model = model
+        self._engine = Engine(
+            model,
+            build(model, routing),
+            self.gradients,
+            self.control,
+            reduction=reduction,
+            take_weight=self._take_weight,
+            shared_seed=self.seed,
+        )
+        self.optimizers[0].register_step_post_hook(lambda *_: self._stepped())
+        if loader is not None:
+            self.loader = loader = self._share(loader)
+        self._begin_record(model)
+        return model, optimizer, loader
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Let the gradients of the backward passes inside pile up on this rank, for gradient accumulation."""
+        return self.engine.paused()
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Clip the averaged gradients of the model by their common norm; returns the norm before."""
+        return clip_grad_norm_(self.model.parameters(), max_norm)
+
+    def set_batch_weight(self, weight: float) -> None:
+        """Say how much the next synchronised gradient weighs, e.g. its number of tokens; before ``backward``."""
+        if not 0 <= weight < float("inf"):
+            raise UserError(f"a batch weighs 0 or more, got {weight!r}")
+        self._weight_given = float(weight)
+
+    def log(self, *, loss: float | Tensor) -> None:
+        """Record the loss of the step under way, or of the one that just ended."""
+        if self._record is not None:
+            self._record.loss(float(loss))
+
+    def close(self) -> None:
+        """End the run on this rank, after hearing that the others end too; calling it twice is harmless.
+
+        Raises:
+            UnevenInputs: another rank goes on with steps.
+            PeerLost: another rank has ended without closing.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._engine is not None and self._engine.wire.failed is None:
+                self._engine.announce(Turn.CLOSED)
+        finally:
+            if self._engine is not None:
+                self._engine.close()
+            if self._record is not None:
+                self._record.close()
+            self.gradients.close()
+            self.control.close()
+            if self._on_close is not None:
+                self._on_close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+
+    def _route(self, model: nn.Module, plan: str | Path | Plan, values: str) -> Routing:
+        if isinstance(plan, str) and not plan.endswith(".toml"):
+            said, routing = plan, by_scheme(model, plan, values)
+        else:
+            self.plan, routing = by_plan(model, plan, self.size, values)
+            said = self.plan.to_toml()
+        texts = gather_texts(self.control, f"{values}\n{said}")
+        for rank, text in enumerate(texts):
+            if text != texts[0]:
+                first = next((a, b) for a, b in zip(texts[0].split("\n"), text.split("\n"), strict=False) if a != b)
+                raise Disagreement(f"the ranks' plans differ: {first[0]!r} on rank 0, {first[1]!r} on rank {rank}")
+        return routing
+
+    def _share(self, loader: Any) -> Any:
+        if not can_share(loader):
+            return CountingLoader(loader, self._count, lambda: self.engine.announce(Turn.LOADER_ENDED))
+        seed = self.seed if loader.generator is None else loader.generator.initial_seed()
+        seed = int(gather_texts(self.control, str(seed))[0])
+        return ShardedLoader(loader, self.rank, self.size, seed, self._count)
+
+    def _count(self, samples: int) -> None:
+        self._samples += samples
+        if self._record is not None:
+            self._record.samples(samples)
+
+    def _take_weight(self) -> float:
+        weight = self._weight_given
+        if weight is None:
+            weight = float(self._samples) if self.loader is not None else 1.0
+        self._samples = 0
+        self._weight_given = None
+        return weight
+
+    def _stepped(self) -> None:
+        number = self.engine.step
+        self.engine.stepped()
+        if self._record is not None:
+            self._record.step(number)
+
+    def _begin_record(self, model: nn.Module) -> None:
+        if self.run_dir is None:
+            return
+        run_id = gather_texts(self.control, f"{time.time_ns():x}")[0]
+        self._record = StepRecord(self.run_dir, self.gradients, lab_facts(), threading.current_thread().name)
+        self._record.begin(run_id, model, self.device, "omnizen")
+        assert self.started is not None
+        if self.started.names:
+            names = self.started.names
+            self._record.note(
+                0,
+                f"{len(names)} tensors differed from rank 0 at the start (first: {names[0]}); this rank sent "
+                f"{self.started.sent_bytes} bytes of them on",
+            )
+        self.engine.observers.append(self._record.round)
+
+
+def init(*, run_dir: str | os.PathLike[str] | None = None, timeout_s: float = 60.0, seed: int = 0) -> Run:
+    """Join the run that torchrun (or any launcher that sets its variables) started, or begin one of a single rank.
+
+    The default process group is initialised if it is not yet; Omnizen's own groups are made beside it.
+
+    Args:
+        run_dir: where facts, plan and events are written.
+        timeout_s: limit of each wait for another rank.
+        seed: equal on all ranks; order of data and shared random choices. The global generators stay untouched.
+
+    Example:
+        >>> run = init(); run.rank, run.size  # doctest: +SKIP
+        (0, 1)
+    """
+    import torch.distributed as dist
+
+    if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        from omnizen.comm.threads import ThreadWorld
+
+        alone = ThreadWorld(1, timeout_s)
+        return Run(alone.comm(0), alone.comm(0), seed=seed, run_dir=run_dir)
+    from datetime import timedelta
+
+    from omnizen.comm.torch_pg import from_default
+
+    made = not dist.is_initialized()
+    if made:
+        backend = "gloo"
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+            backend = "cpu:gloo,cuda:nccl"
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    gradients: Comm = from_default(timeout_s, name="gradients")
+    control = from_default(timeout_s, name="control")
+    return Run(
+        gradients,
+        control,
+        seed=seed,
+        run_dir=run_dir,
+        on_close=dist.destroy_process_group if made else None,
+    )
+
+
+__all__ = ["Run", "init"]

@@ -1,0 +1,219 @@
+"""From gradient hooks to averaged gradients: what happens between two lines of the user's loop.
+
+A hook on each parameter counts gradients; a unit is handed to the wire thread as soon as all its gradients are
+there and all units before it were handed over, so communication overlaps backward and its order is the same on
+all ranks. When backward ends, a callback hands over the rest, waits, and leaves averages in ``.grad``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from omnizen.errors import OmnizenError, UserError
+from omnizen.protocols import Comm
+from omnizen.spans import span
+from omnizen.train.buffers import Buffers
+from omnizen.train.control import Agreement, Turn, Word, agree
+from omnizen.train.router import trainable
+from omnizen.train.units import Unit
+from omnizen.train.wire import Job, Wire
+from omnizen.types import Step
+
+Reduction = Literal["mean", "sum"]
+
+
+@dataclass(slots=True)
+class Round:
+    """One synchronising backward pass.
+
+    Args:
+        graph: number of the autograd pass, to notice one that broke off.
+        waiting: gradients that each unit still waits for.
+    """
+
+    graph: int
+    waiting: list[int]
+    submitted: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+    backward_ended_s: float = 0.0
+    ended_s: float = 0.0
+    agreed: Job[Agreement] | None = None
+
+
+class Engine:
+    """Keeps the gradients of one model equal on all ranks.
+
+    Args:
+        gradients: comm for gradients; only the wire thread uses it.
+        control: comm for the small messages; only the wire thread uses it.
+        take_weight: returns the batch weight since the last call.
+        shared_seed: equal on all ranks.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        units: Sequence[Unit],
+        gradients: Comm,
+        control: Comm,
+        *,
+        reduction: Reduction,
+        take_weight: Callable[[], float],
+        shared_seed: int,
+    ) -> None:
+        self.gradients, self.control, self.reduction = gradients, control, reduction
+        self.step, self.shared_seed = 0, shared_seed
+        self.alone = gradients.size == 1
+        self.wire = Wire(f"omnizen-wire-{gradients.rank}")
+        self.buffers = Buffers(model)
+        self.observers: list[Callable[[Round], None]] = []
+        self._take_weight, self._model = take_weight, model
+        self._params = trainable(model)
+        self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+        self._round: Round | None = None
+        self._paused = False
+        self._lock = threading.RLock()
+        self._written: dict[int, Tensor | None] = {}
+        self.route(units)
+        self._hooks = [p.register_post_accumulate_grad_hook(self._arrived) for _, p in self._params]
+
+    def route(self, units: Sequence[Unit]) -> None:
+        """Take these units from the next backward on; a unit of the same name and method keeps its memory."""
+        before = {(unit.name, unit.reducer): unit.state for unit in getattr(self, "units", [])}
+        self.units = list(units)
+        for unit in self.units:
+            unit.state = before.get((unit.name, unit.reducer), unit.state)
+        self._unit_of = {id(p): i for i, unit in enumerate(self.units) for p in unit.params}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let gradients pile up locally."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    def stepped(self) -> None:
+        """Count one optimizer step."""
+        self.step += 1
+        self._written.clear()
+
+    def announce(self, turn: Turn) -> None:
+        """Tell the other ranks that this one has no more steps, and hear that they have none either.
+
+        Raises:
+            UnevenInputs: when another rank goes on.
+            PeerLost: when another rank has ended.
+        """
+        if not self.alone:
+            self.wire.submit(partial(self._agree, Word(turn, self.step))).wait()
+
+    def call(self, work: Callable[[], Any]) -> Any:
+        """Run something that communicates in its turn, and return its result."""
+        return self.wire.submit(work).wait()
+
+    def close(self) -> None:
+        """Take the hooks off and end the thread."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self.wire.close()
+
+    def _arrived(self, param: Tensor) -> None:
+        if self._paused:
+            return
+        if self.wire.failed is not None:
+            raise self.wire.failed
+        with self._lock:
+            now = self._open() if self._round is None else self._round
+            if now.graph != torch._C._current_graph_task_id():
+                raise OmnizenError(
+                    "a backward pass began before the one before it had ended: either it stopped with an error "
+                    "(the ranks are out of step now, restart from a checkpoint), or it is nested; use "
+                    "torch.utils.checkpoint with use_reentrant=False"
+                )
+            if not self.alone:
+                now.waiting[self._unit_of[id(param)]] -= 1
+            while now.submitted < len(now.waiting) and now.waiting[now.submitted] <= 0:
+                self._submit(now)
+
+    def _open(self) -> Round:
+        for name, param in self._frozen:
+            if param.requires_grad:
+                raise UserError(
+                    f"{name} was frozen when run.prepare() was called and is trained now; unfreeze parameters "
+                    "before run.prepare(), or freeze them again"
+                )
+        self._refuse_second_sum()
+        word = Word(Turn.STEP, self.step, self._take_weight(), self.buffers.changed())
+        waiting = [] if self.alone else [len(unit.params) for unit in self.units]
+        self._round = Round(torch._C._current_graph_task_id(), waiting)
+        if not self.alone:
+            self._round.agreed = self.wire.submit(partial(self._agree, word))
+        Variable._execution_engine.queue_callback(self._backward_ended)
+        return self._round
+
+    def _refuse_second_sum(self) -> None:
+        for name, param in self._params if self._written else []:
+            if param.grad is not None and self._written.get(id(param)) is param.grad:
+                raise UserError(
+                    f"reduction='sum': {name}.grad was already summed over ranks and would be summed again; put "
+                    "all but the last backward of a step under run.no_sync(), and call optimizer.zero_grad()"
+                )
+
+    def _submit(self, now: Round) -> None:
+        unit, agreed = self.units[now.submitted], now.agreed
+        step = Step(self.step, self.shared_seed)
+        now.submitted += 1
+
+        @torch.no_grad()
+        def work() -> None:
+            assert agreed is not None
+            unit.reduce(self.gradients, agreed.wait().factor, step)
+
+        self.wire.submit(work)
+
+    def _agree(self, word: Word) -> Agreement:
+        self.gradients.step = self.control.step = word.step
+        return agree(word, self.control, summed=self.reduction == "sum")
+
+    def _backward_ended(self) -> None:
+        now = self._round
+        assert now is not None
+        now.backward_ended_s = now.ended_s = time.monotonic()
+        if now.agreed is not None:
+            self._complete(now, now.agreed)
+            now.ended_s = time.monotonic()
+        self._round = None
+        for observer in self.observers:
+            observer(now)
+
+    def _complete(self, now: Round, agreed: Job[Agreement]) -> None:
+        with self._lock:
+            while now.submitted < len(now.waiting):
+                self._submit(now)
+        last = self.wire.submit(lambda: self._reduce_buffers(agreed.wait()))
+        with span("wait", "end of backward"):
+            last.wait()
+        with torch.no_grad():
+            for unit in self.units:
+                unit.finish()
+            self.buffers.finish()
+        if self.reduction == "sum":
+            self._written = {id(p): p.grad for _, p in self._params}
+
+    @torch.no_grad()
+    def _reduce_buffers(self, agreed: Agreement) -> None:
+        if agreed.buffers:
+            self.buffers.reduce(self.gradients, agreed.share)

@@ -1,0 +1,141 @@
+"""What is reduced in one go: a bucket of dense gradients, or the rows of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from omnizen.protocols import Comm, Reducer
+from omnizen.spans import span
+from omnizen.train.rows import no_rows, rows_of, sparse_grad, sum_dtype
+from omnizen.types import Dense, Layout, Reduced, Sparse, State, Step
+
+
+class Unit(Protocol):
+    """Parameters whose gradients travel together; ``reduce`` runs in the wire thread, ``finish`` in the user's."""
+
+    name: str
+    params: list[Parameter]
+    reducer: Reducer
+    state: State
+
+    def reduce(self, comm: Comm, factor: float, step: Step) -> None:
+        """Average the gradients over ranks; writes in place those that this rank has."""
+        ...
+
+    def finish(self) -> None:
+        """Give ``.grad`` new tensors where the old ones could not be written to."""
+        ...
+
+
+def scale(values: Tensor, factor: float) -> None:
+    """Multiply in place; 0 gives zeros even for NaN, and 1 changes no bit."""
+    if factor == 0.0:
+        values.zero_()
+    elif factor != 1.0:
+        values.mul_(factor)
+
+
+class DenseBucket:
+    """Dense gradients in one flat buffer, laid out once and for all.
+
+    One flag a parameter follows the gradients: the number of ranks that have one. A parameter without a gradient
+    here gets the average when another rank has one, and keeps None when none has, as in one process.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, Parameter]], reducer: Reducer) -> None:
+        self.params = [p for _, p in named]
+        self.name, self.reducer = named[0][0], reducer
+        self.layout = Layout.of([(name, p.shape) for name, p in named])
+        like = self.params[0]
+        size = self.layout.numel + len(named)
+        self._flat = torch.zeros(size, dtype=sum_dtype(like.dtype), device=like.device)
+        self.state = reducer.init(Dense(self._flat))
+        self._late: list[tuple[Parameter, Tensor, bool]] = []
+
+    def reduce(self, comm: Comm, factor: float, step: Step) -> None:
+        """Copy in, average, copy out."""
+        numel = self.layout.numel
+        grads = [p.grad for p in self.params]
+        with span("encode", self.name):
+            for slot, grad in zip(self.layout.slots, grads, strict=True):
+                view = self.layout.view(self._flat, slot)
+                if grad is None:
+                    view.zero_()
+                else:
+                    view.copy_(grad.to_dense() if grad.is_sparse else grad)
+            scale(self._flat[:numel], factor)
+            self._flat[numel:] = torch.tensor([g is not None for g in grads]).to(self._flat)
+        done = self.reducer.start(Dense(self._flat), self.state, comm, step.named(self.name)).wait()
+        self.state = done.state
+        flat = dense_value(done)
+        with span("decode", self.name):
+            used = (flat[numel:] > 0).tolist()
+            for slot, param, grad, any_rank in zip(self.layout.slots, self.params, grads, used, strict=True):
+                view = self.layout.view(flat, slot)
+                if grad is not None and not grad.is_sparse:
+                    grad.copy_(view)
+                elif any_rank:
+                    self._late.append((param, view, grad is not None))
+
+    def finish(self) -> None:
+        """Give parameters that had no dense gradient here their average."""
+        for param, view, was_sparse in self._late:
+            param.grad = sparse_grad(rows_of(view), param) if was_sparse else view.to(param.dtype, copy=True)
+        self._late.clear()
+
+
+class RowTable:
+    """The touched rows of one parameter.
+
+    Args:
+        sparse: the module makes sparse gradients, so a rank without one gets a sparse one.
+    """
+
+    def __init__(self, name: str, param: Parameter, reducer: Reducer, *, sparse: bool) -> None:
+        self.name, self.params, self.reducer, self.sparse = name, [param], reducer, sparse
+        self.state = reducer.init(no_rows(param))
+        self._late: Tensor | None = None
+
+    def reduce(self, comm: Comm, factor: float, step: Step) -> None:
+        """Take the touched rows, average them, put them back."""
+        (param,) = self.params
+        grad = param.grad
+        with span("select", self.name):
+            rows = no_rows(param) if grad is None or factor == 0.0 else rows_of(grad)
+            if factor not in (0.0, 1.0):
+                rows = Sparse(rows.indices, rows.values * factor, rows.num_rows)
+        done = self.reducer.start(rows, self.state, comm, step.named(self.name)).wait()
+        self.state = done.state
+        value = done.value if isinstance(done.value, Sparse) else rows_of(done.value.values.view(param.shape))
+        if not len(value.indices):
+            # All ranks see this empty union, so all take part; only now may None and an empty gradient differ.
+            used = comm.all_reduce(torch.tensor([float(grad is not None)], device=comm.device)).wait()
+            if not used.item():
+                return
+        with span("decode", self.name):
+            if grad is None or grad.is_sparse:
+                sparse = self.sparse if grad is None else True
+                self._late = sparse_grad(value, param) if sparse else _dense(value, param)
+            else:
+                if factor == 0.0 or not self.reducer.exact:
+                    grad.zero_()  # else every row that is not zero here is in the union and gets overwritten
+                grad.view(value.num_rows, -1).index_copy_(0, value.indices, value.values.to(grad.dtype))
+
+    def finish(self) -> None:
+        """Give the parameter its new gradient where it was sparse or missing."""
+        if self._late is not None:
+            self.params[0].grad, self._late = self._late, None
+
+
+def dense_value(done: Reduced) -> Tensor:
+    """Return a reduction's flat values."""
+    return done.value.values.view(-1) if isinstance(done.value, Dense) else done.value.to_dense().view(-1)
+
+
+def _dense(rows: Sparse, like: Tensor) -> Tensor:
+    return rows.to_dense().to(like.dtype).view(like.shape)
