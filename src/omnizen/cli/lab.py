@@ -37,19 +37,23 @@ def lab(
 
     The environment is torchrun's: RANK, WORLD_SIZE, MASTER_ADDR and so on. Needs Linux and root.
     """
+    import os
+
     from omnizen.lab import Lab, LabConfig, load_rates
     from omnizen.lab import clean as clean_labs
+    from omnizen.lab.hosts import check_command
 
     if clean:
         removed = clean_labs()
         typer.echo(f"removed {', '.join(removed)}" if removed else "nothing was left by any lab")
         return
+    check_command(command or [], os.environ)
     config = LabConfig(
         hosts=hosts,
         rate=rate,
         links=load_rates(rates) if rates else {},
-        cpu=tuple(_number(part, "--cpu") for part in cpu.split(",")) if cpu else (),
-        dilation="auto" if dilation == "auto" else _number(dilation, "--dilation"),
+        cpu=tuple(_number(part, "--cpu needs numbers such as 1,1,0.5") for part in cpu.split(",")) if cpu else (),
+        dilation="auto" if dilation == "auto" else _number(dilation, "--dilation needs 'auto' or a factor"),
         timeout_s=timeout,
         grace_s=grace,
     )
@@ -61,11 +65,11 @@ def lab(
     raise typer.Exit(result.exit_code)
 
 
-def _number(text: str, option: str) -> float:
+def _number(text: str, needs: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise UserError(f"{option} needs numbers, got {text!r}") from error
+        raise UserError(f"{needs}, got {text!r}") from error
 
 
 def _show(result: LabResult) -> None:

@@ -82,7 +82,10 @@ class LabConfig:
                 raise UserError(
                     f"cpu speeds are parts of one core, above 0 and at most 1 (the fastest host), got {speed:g}"
                 )
-        if self.dilation != "auto" and not (math.isfinite(self.dilation) and self.dilation >= 1.0):
+        if isinstance(self.dilation, str):
+            if self.dilation != "auto":
+                raise UserError(f"dilation is 'auto' or a factor of at least 1, got {self.dilation!r}")
+        elif not (math.isfinite(self.dilation) and self.dilation >= 1.0):
             raise UserError(f"dilation is 'auto' or a factor of at least 1, got {self.dilation:g}")
         for name in ("timeout_s", "grace_s", "stop_s"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):

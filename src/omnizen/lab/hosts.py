@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omnizen.errors import UserError
-from omnizen.lab.interrupts import Interrupts
+from omnizen.lab.interrupts import Interrupts, signal_name
 from omnizen.lab.output import HostOutput
 from omnizen.lab.result import LabResult
 
 OnLine = Callable[[int, str], None]
 """Called with the host's number and one line of its output, without the line's end."""
 LAUNCH = Path(__file__).with_name("launch.py")
-_POLL_S = 0.02
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_POLL_S = 0.05
+_STAGES = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class HostRunner:
         self._notes: list[str] = []
         self._first_failure: int | None = None
         self._timed_out = False
-        self._stage, self._next_stage_s = -1, 0.0
+        self._stage, self._next_stage_s, self._heard = -1, 0.0, 0
         self._failed_s: float | None = None
 
     def __enter__(self) -> HostRunner:
@@ -93,7 +93,7 @@ class HostRunner:
         number = len(self._hosts)
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(LAUNCH), str(os.getpid()), str(procs or "-"), *command],
-            env=dict(env),
+            env={"PYTHONUNBUFFERED": "1", **env},  # a pipe would hold lines back
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -117,8 +117,6 @@ class HostRunner:
             for key, _ in self._selector.select(_POLL_S):
                 if not key.data.output.read():
                     self._selector.unregister(key.fd)
-            if not self._selector.get_map():
-                time.sleep(_POLL_S)
             now_s = time.monotonic()
             for host in [h for h in running if h.process.poll() is not None]:
                 running.remove(host)
@@ -143,7 +141,7 @@ class HostRunner:
         code = host.process.returncode
         if code and self._failed_s is None and self._stage < 0:
             self._failed_s, self._first_failure = now_s, host.number
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
             self._notes.append(f"host {host.number} {how} after {host.seconds:.1f} s")
 
     def _stop_if_due(self, now_s: float, elapsed_s: float, running: list[_Host]) -> None:
@@ -151,8 +149,10 @@ class HostRunner:
         if self._stage < 0:
             which = ", ".join(str(h.number) for h in running)
             if self._interrupts.first is not None:
-                name = signal.Signals(self._interrupts.first).name
-                self._signal(0, f"{name} was passed on to the hosts still running ({which})", now_s, running)
+                gently = self._interrupts.first == signal.SIGINT
+                name = signal_name(self._interrupts.first)
+                reason = f"{name} came and was passed on to the hosts still running ({which})"
+                self._signal(0 if gently else 1, reason, now_s, running)
             elif elapsed_s > self._limits.timeout_s:
                 self._timed_out = True
                 reason = f"the time limit of {self._limits.timeout_s:g} s stopped the hosts still running ({which})"
@@ -163,15 +163,16 @@ class HostRunner:
                     f"after host {self._first_failure} had failed"
                 )
                 self._signal(1, reason, now_s, running)
-        elif self._stage < 2 and (now_s > self._next_stage_s or self._interrupts.count > self._stage + 1):
+        elif self._stage < 2 and (now_s > self._next_stage_s or self._interrupts.count > self._heard):
             stage = self._stage + 1
             which = ", ".join(str(h.number) for h in running)
             self._signal(
-                stage, f"{_STOPPING[stage].name} was sent to those that did not end ({which})", now_s, running
+                stage, f"{_STAGES[stage].name} was sent to those that did not end ({which})", now_s, running
             )
 
     def _signal(self, stage: int, note: str, now_s: float, running: list[_Host]) -> None:
         self._stage, self._next_stage_s = stage, now_s + self._limits.stop_s
+        self._heard = self._interrupts.count
         self._notes.append(note)
         for host in running:
-            host.send(_STOPPING[stage])
+            host.send(_STAGES[stage])

@@ -13,6 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Prepare this process, then replace it by the command."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback when the lab is stopped now
     lab_pid, procs, *command = sys.argv[1:]
     if sys.platform == "linux":
         import ctypes

@@ -92,7 +92,7 @@ def run_local(
         network=NETWORK,
     )
     limits = Limits(config.timeout_s, config.grace_s, config.stop_s)
-    with Interrupts() as interrupts:
+    with Interrupts() as interrupts, interrupts.held():
         try:
             with HostRunner(limits, on_line, interrupts) as runner:
                 for host, link in enumerate(config.shaped(cores)):

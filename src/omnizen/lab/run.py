@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,12 +52,14 @@ class Lab:
         require()
         self.interrupts.__enter__()
         try:
-            self._file = LabFile.create(self._run_dir)
-            self.network = Network(self._file.name, self.config.hosts)
-            self.network.build(self._links)
-            if self._shares:
-                self._quotas = Quotas.here(self._file.name)
-                self._quotas.make(self._shares)
+            with self.interrupts.held():
+                self._file = LabFile.create(self._run_dir)
+                self.network = Network(self._file.name, self.config.hosts)
+                self.network.build(self._links)
+                if self._shares:
+                    self._quotas = Quotas.here(self._file.name)
+                    self._quotas.make(self._shares)
+            self.interrupts.pass_on()
         except BaseException:
             self.close()
             raise
@@ -69,9 +72,10 @@ class Lab:
 
     def close(self) -> int:
         """Remove everything; return how many processes had to be killed. Calling it twice is harmless."""
+        file, self._file = self._file, None
         try:
-            file, self._file = self._file, None
-            return file.remove() if file else 0
+            with self.interrupts.held():
+                return file.remove() if file else 0
         finally:
             self.interrupts.__exit__(None, None, None)
 
@@ -81,6 +85,10 @@ class Lab:
             raise UserError(f"there is no host {host}; they are 0 to {self.config.hosts - 1}")
         self._links[host] = Link.of(rate, down).slowed(self.factor)
         self.network.shape(host, self._links[host])
+
+    def stop(self) -> None:
+        """Stop the running command as a Ctrl-C would; may be called from any thread."""
+        self.interrupts.note(signal.SIGINT)
 
     def counted(self) -> list[Counted]:
         """Return each host's bytes so far."""
@@ -110,10 +118,11 @@ class Lab:
         """
         base = {**os.environ, **(env or {})}
         check_command(command, base)
+        self.interrupts.pass_on()
         before = self.counted()
         limits = Limits(self.config.timeout_s, self.config.grace_s, self.config.stop_s)
         ip = shutil.which("ip") or "ip"
-        with HostRunner(limits, on_line, self.interrupts) as runner:
+        with self.interrupts.held(), HostRunner(limits, on_line, self.interrupts) as runner:
             for host in range(self.config.hosts):
                 inside = [ip, "netns", "exec", self.network.namespace(host)]
                 procs = self._quotas.procs(host) if self._quotas else None
@@ -144,6 +153,7 @@ def run_lab(
         >>> run_lab(LabConfig(hosts=2, rate="10mbit"), ["true"]).returncodes  # doctest: +SKIP
         (0, 0)
     """
+    check_command(command, {**os.environ, **(env or {})})
     with Lab(config) as lab:
         result = lab.run(command, env=env, on_line=on_line)
     lab.interrupts.pass_on()

@@ -41,7 +41,7 @@ class LabFile:
         draft.write_text(text)
         try:
             for _ in range(100):
-                path = run_dir / f"{PREFIX}{secrets.token_hex(3)}.json"
+                path = run_dir / f"{PREFIX}{os.getpid()}-{secrets.token_hex(2)}.json"
                 try:
                     path.hardlink_to(draft)  # appears whole or not at all
                 except FileExistsError:
@@ -74,10 +74,13 @@ class LabFile:
 def clean(run_dir: Path = RUN_DIR) -> list[str]:
     """Remove what labs left whose process is dead; return their names. Running labs are not touched."""
     removed = []
+    for draft in run_dir.glob(".*-*") if run_dir.is_dir() else []:
+        if start_ticks(int(draft.name[1:].partition("-")[0])) is None:
+            draft.unlink(missing_ok=True)
     for path in sorted(run_dir.glob(f"{PREFIX}*.json")) if run_dir.is_dir() else []:
         lab = LabFile(path)
         try:
-            dead = bool(re.fullmatch(PREFIX + "[0-9a-f]{6}", lab.name)) and not lab.alive()
+            dead = bool(re.fullmatch(PREFIX + "[0-9]+-[0-9a-f]{4}", lab.name)) and not lab.alive()
         except FileNotFoundError:  # it ended by itself meanwhile
             continue
         if dead:
