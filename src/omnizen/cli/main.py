@@ -7,7 +7,7 @@ import sys
 import typer
 
 from omnizen._version import __version__
-from omnizen.cli import lab, report
+from omnizen.cli import data, lab, report
 from omnizen.errors import OmnizenError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit
 
 
+data.register(app)
 lab.register(app)
 report.register(app)
 

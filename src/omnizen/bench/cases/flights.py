@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from omnizen.bench.cases.case import Batch, Case, shuffled
 from omnizen.data.flights import Flights
 
-LEARNING_RATE = 0.5
+LEARNING_RATE = 1.0
 HELD_OUT = 0.2
 _SPLIT_SEED = 0
 
