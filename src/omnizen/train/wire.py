@@ -37,8 +37,8 @@ class Job(Generic[T]):
     def wait(self) -> T:
         """Return the result or raise the error of the first job that failed."""
         while not self._done.wait(LOOK_S):
-            if not self._wire.alive:
-                raise OmnizenError("the communication thread has ended; the run was closed")
+            if not self._wire.alive and not self._done.is_set():
+                raise OmnizenError("the communication thread has ended")
         if self._error is not None:
             raise self._error
         return self._value
@@ -50,6 +50,7 @@ class Wire:
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self.failed: BaseException | None = None
+        self._closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -59,13 +60,20 @@ class Wire:
         return self._thread.is_alive()
 
     def submit(self, work: Callable[[], T]) -> Job[T]:
-        """Queue a piece of work."""
+        """Queue a piece of work.
+
+        Raises:
+            OmnizenError: the run was closed.
+        """
+        if self._closed:
+            raise OmnizenError("the run was closed; nothing can be communicated any more")
         job = Job(work, self)
         self._jobs.put(job)
         return job
 
     def close(self) -> None:
         """End the thread after the work at hand."""
+        self._closed = True
         self._jobs.put(None)
 
     def _work(self) -> None:
