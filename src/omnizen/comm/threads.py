@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from omnizen.comm.base import CommBase, HasStep
 from omnizen.errors import PeerLost, PeerTimeout, UserError
 from omnizen.protocols import Later, Pending
 from omnizen.types import Parts
@@ -63,14 +64,16 @@ class ThreadWorld:
                 arrived.notify_all()
 
 
-class ThreadComm:
+class ThreadComm(CommBase):
     """One rank's end of a ThreadWorld. Ranks in errors are world ranks."""
 
-    def __init__(self, world: ThreadWorld, members: Sequence[int], world_rank: int, name: str) -> None:
-        self.world, self.members, self.name = world, list(members), name
+    def __init__(
+        self, world: ThreadWorld, members: Sequence[int], world_rank: int, name: str, parent: HasStep | None = None
+    ) -> None:
+        super().__init__(name, parent)
+        self.world, self.members = world, list(members)
         self.rank, self.size = self.members.index(world_rank), len(self.members)
         self.device, self.timeout_s = torch.device("cpu"), world.timeout_s
-        self.step: int | None = None
         self._sent: defaultdict[int, int] = defaultdict(int)
         self._received: defaultdict[int, int] = defaultdict(int)
 
@@ -125,9 +128,10 @@ class ThreadComm:
 
     def sub(self, ranks: Sequence[int], name: str) -> ThreadComm | None:
         """Make a group; None on ranks outside it."""
+        name = self.sub_name(name)
         me = self.members[self.rank]
         members = [self.members[r] for r in ranks]
-        return ThreadComm(self.world, members, me, f"{self.name}/{name}") if me in members else None
+        return ThreadComm(self.world, members, me, name, self) if me in members else None
 
     def close(self) -> None:
         """Nothing is held."""

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from omnizen.comm.base import CommBase, HasStep
 from omnizen.comm.packing import FRAME_INTS, INLINE_SIZES, Frame, pack, unpack
 from omnizen.comm.wire import Group, Watch, Wire
 from omnizen.errors import Disagreement, PeerLost, UserError
@@ -54,7 +55,7 @@ def _tag(number: int, phase: int) -> int:
     return (3 * number + phase) % _TAGS
 
 
-class TorchComm:
+class TorchComm(CommBase):
     """One rank's end of a process group. Ranks in errors are those of ``members``.
 
     Verbs return at once; a thread of the comm carries them out one after another, in the order called, so a link
@@ -75,6 +76,7 @@ class TorchComm:
         members: the ranks of the world that this group consists of (all of ``range(size)`` if left out).
         make_group: makes the group of a ``sub`` from its world ranks and name; called on its members only.
         release: called once with the group by ``close``.
+        parent: whose step this one follows.
 
     Example:
         >>> from omnizen.comm.torch_pg import thread_gloo_ranks
@@ -92,9 +94,11 @@ class TorchComm:
         members: Sequence[int] | None = None,
         make_group: Callable[[list[int], str], Group] | None = None,
         release: Callable[[Group], None] | None = None,
+        parent: HasStep | None = None,
     ) -> None:
+        super().__init__(name, parent)
         self.rank, self.size = process_group.rank(), process_group.size()
-        self.device, self.timeout_s, self.name = torch.device(device), timeout_s, name
+        self.device, self.timeout_s = torch.device(device), timeout_s
         self.members = list(range(self.size)) if members is None else list(members)
         self._group: Group | None = process_group
         self._make_group, self._release = make_group, release
@@ -102,20 +106,7 @@ class TorchComm:
         self._sent: defaultdict[int, int] = defaultdict(int)
         self._received: defaultdict[int, int] = defaultdict(int)
         self._cause: BaseException | None = None
-        self._parent: TorchComm | None = None
-        self._step: int | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"comm {name} rank {self.members[self.rank]}")
-
-    @property
-    def step(self) -> int | None:
-        """Step to name in errors; a group made by ``sub`` follows its parent until it is given its own."""
-        if self._step is None and self._parent is not None:
-            return self._parent.step
-        return self._step
-
-    @step.setter
-    def step(self, step: int | None) -> None:
-        self._step = step
 
     def all_reduce(self, x: Tensor) -> Pending[Tensor]:
         """Sum over ranks by the backend's own all-reduce.
@@ -160,13 +151,13 @@ class TorchComm:
 
     def sub(self, ranks: Sequence[int], name: str) -> TorchComm | None:
         """Make a group of its own for some ranks; None on ranks outside it."""
+        name = self.sub_name(name)
         if self.rank not in ranks:
             return None
         if self._make_group is None:
             raise UserError("this TorchComm was made without make_group, so it cannot make sub-groups; pass one")
         members = [self.members[r] for r in ranks]
-        name = f"{self.name}/{name}"
-        made = TorchComm(
+        return TorchComm(
             self._make_group(members, name),
             device=self.device,
             timeout_s=self.timeout_s,
@@ -174,9 +165,8 @@ class TorchComm:
             members=members,
             make_group=self._make_group,
             release=self._release,
+            parent=self,
         )
-        made._parent = self
-        return made
 
     def close(self) -> None:
         """End the comm's thread and let go of the group; calling it twice is harmless."""

@@ -1,0 +1,36 @@
+import pytest
+
+from omnizen.comm.links import Links
+from omnizen.comm.simulated import simulate_ranks
+from omnizen.comm.threads import run_ranks
+from omnizen.comm.torch_pg import thread_gloo_ranks
+from omnizen.laws.comm import COMM_LAWS, SIZES, check_comm
+
+
+def simulated(size, body):
+    return simulate_ranks(size, body, links=Links.uniform(size, bandwidth_bytes_per_s=1e6, latency_s=1e-3)).results
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("law", COMM_LAWS.values(), ids=COMM_LAWS)
+@pytest.mark.parametrize("run", [run_ranks, simulated, thread_gloo_ranks], ids=["threads", "simulated", "gloo"])
+def test_law(run, law, size) -> None:
+    law(run, size)
+
+
+def test_a_comm_that_breaks_a_law_is_told_which() -> None:
+    class Swapped:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def all_gather(self, parts):
+            from omnizen.protocols import Later
+
+            pending = self.inner.all_gather(parts)
+            return Later(lambda: pending.wait()[::-1])
+
+    with pytest.raises(AssertionError, match="all_gather"):
+        check_comm(lambda size, body: run_ranks(size, body, wrap=Swapped), sizes=[3])
