@@ -59,7 +59,8 @@ def test_balanced_parallelism_beats_recursive_doubling_from_this_overlap_on(size
         pattern = pattern_of(size, density)
         return seconds("sparcml", pattern, size) - seconds("zen-coo", pattern, size)
 
-    assert crossing(gain, 0.001, 0.9) == pytest.approx(overlap, abs=0.0015)
+    # Beyond 0.29 two workers' sum is more than half of the tensor, and recursive doubling sends it whole.
+    assert crossing(gain, 0.001, 0.29) == pytest.approx(overlap, abs=0.0015)
 
 
 @pytest.mark.parametrize(("size", "density"), [(4, 0.276), (8, 0.188), (16, 0.123)])

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from omnizen._version import __version__
-from omnizen.cli import data, lab, report
+from omnizen.cli import data, lab, measure, plan, report
 from omnizen.errors import OmnizenError
 
 app = typer.Typer(
@@ -29,6 +29,8 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 data.register(app)
 lab.register(app)
+measure.register(app)
+plan.register(app)
 report.register(app)
 
 

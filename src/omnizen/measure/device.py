@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from torch import Tensor
 
+from omnizen.kernels.merge import merge
 from omnizen.measure.facts import DeviceFacts
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Comm
@@ -122,15 +122,9 @@ def processor_name() -> str:
 def _merge_of(parts: int, rows: int, width: int, device: torch.device) -> Callable[[], object]:
     """Return a call that merges ``parts`` sets of rows, about a third of them shared, as a reducer does."""
     generator = torch.Generator().manual_seed(0)
-    indices = torch.cat([torch.randperm(3 * rows, generator=generator)[:rows].sort().values for _ in range(parts)])
-    values = torch.ones(parts * rows, width, device=device)
-    indices = indices.to(device)
-
-    def merge() -> Tensor:
-        stacked = torch.sparse_coo_tensor(indices[None], values, (3 * rows, width), check_invariants=False)
-        return stacked.coalesce().values()
-
-    return merge
+    indices = [torch.randperm(3 * rows, generator=generator)[:rows].sort().values.to(device) for _ in range(parts)]
+    values = [torch.ones(rows, width, device=device) for _ in range(parts)]
+    return lambda: merge(indices, values)
 
 
 def _add_of(nbytes: int, device: torch.device) -> Callable[[], object]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from omnizen.errors import UserError
+from omnizen.kernels.nonzero_rows import nonzero_rows
 from omnizen.measure.facts import ITEMSIZES, GradientFacts, Kind
 from omnizen.protocols import Comm
 from omnizen.types import hash_text
@@ -46,6 +47,18 @@ def classify(grad: Tensor) -> Kind:
         if rows < DENSE_FROM * grad.shape[0] and elements_in_rows >= SPARSE_ELEMENTS_BELOW:
             return "row-sparse"
     return "element-sparse" if used.sum().item() < SPARSE_ELEMENTS_BELOW * grad.numel() else "dense"
+
+
+def nonzero_indices(grad: Tensor, kind: Kind) -> Tensor | None:
+    """Return what a gradient touches, ``[k]`` ascending: rows or flat elements by its kind; None when dense."""
+    if kind == "dense":
+        return None
+    if kind == "element-sparse":
+        flat = grad.to_dense() if grad.layout == torch.sparse_coo else grad
+        return (flat.reshape(-1) != 0).nonzero().view(-1)
+    if grad.layout == torch.sparse_coo:
+        return torch.unique(grad._indices()[0])
+    return nonzero_rows(grad.reshape(grad.shape[0], -1))
 
 
 @dataclass(slots=True)

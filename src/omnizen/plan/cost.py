@@ -15,6 +15,7 @@ from omnizen.types import Sparsity, Traffic
 
 INDEX_BYTES = 8
 """Indices are int64 while they are merged, whatever travels."""
+WIRE_INDEX_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,11 @@ def work(scheme: str, pattern: Sparsity, size: int, traffic: Traffic) -> Work:
     if scheme == "agsparse":
         return Work(merged_rows=size * own)
     if scheme == "sparcml":
-        stages = int(math.log2(size))
-        folded = 2 * own if size > 2**stages else 0.0
-        return Work(merged_rows=folded + sum(2 * pattern.union_rows(2**i) for i in range(stages)))
+        stages = size.bit_length() - 1
+        sums = [pattern.union_rows(2**i) for i in range(stages)] + ([own] if size > 2**stages else [])
+        as_rows = [2 * rows for rows in sums if rows * (row_bytes + WIRE_INDEX_BYTES) < whole]
+        # Sums that would be larger as rows are added as whole tensors.
+        return Work(merged_rows=sum(as_rows), copied_bytes=2 * whole * (len(sums) - len(as_rows)))
     if scheme.startswith("zen"):
         # Split one's own rows by owner, add what came in for one's own part, put the parts of the sum in order.
         bits = 2 * pattern.num_rows if scheme.endswith("bitmap") else 0

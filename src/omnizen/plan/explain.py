@@ -23,7 +23,7 @@ def explain(plan: Plan, facts: Facts) -> str:
     if plan.facts_digest and plan.facts_digest != facts.digest():
         raise UserError(f"this plan rests on facts {plan.facts_digest}, these are {facts.digest()}; plan again")
     parts = [
-        ("Measured", _measured(facts)),
+        ("Measured", measured(facts)),
         ("Chosen", _chosen(plan, facts)),
         ("Expected of one step", _expected(plan)),
         ("Unsure", _unsure(plan, facts) or ["nothing that was looked at"]),
@@ -31,7 +31,8 @@ def explain(plan: Plan, facts: Facts) -> str:
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts)
 
 
-def _measured(facts: Facts) -> list[str]:
+def measured(facts: Facts) -> list[str]:
+    """Return what was measured, a line each."""
     lines = [f"{_count(facts.world_size, 'worker')}, torch {facts.torch_version}"]
     for device in facts.devices:
         speeds = ", ".join(f"{v:.0f} samples/s at batch {k}" for k, v in device.samples_per_s.items())

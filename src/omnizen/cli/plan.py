@@ -1,0 +1,40 @@
+"""``omnizen plan``: from facts to a plan, and why it is the one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+FACTS = typer.Argument(help="Facts that `omnizen measure` wrote.", metavar="FACTS", show_default=False)
+OUT = typer.Option("--out", "-o", help="The file to write.")
+SCHEMES = typer.Option("--schemes", help="Consider only these schemes, separated by commas.", show_default=False)
+EXPLAIN = typer.Option("--explain/--no-explain", help="Print what was measured, chosen and rejected, and why.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan")(plan)
+
+
+def plan(
+    facts: Annotated[Path, FACTS],
+    out: Annotated[Path, OUT] = Path("plan.toml"),
+    schemes: Annotated[str | None, SCHEMES] = None,
+    explain: Annotated[bool, EXPLAIN] = True,
+) -> None:
+    """Choose how to synchronise each gradient, from measured facts, and write the plan."""
+    from rich.console import Console
+
+    from omnizen.measure.facts import Facts
+    from omnizen.plan.explain import explain as in_words
+    from omnizen.plan.search import make_plan
+
+    console = Console(highlight=False, soft_wrap=True)
+    known = Facts.load(facts)
+    made = make_plan(known, schemes=[s.strip() for s in schemes.split(",")] if schemes else None)
+    path = made.save(out)
+    if explain:
+        console.print(in_words(made, known), markup=False)
+    console.print(f"plan: {path}", markup=False)

@@ -1,0 +1,71 @@
+"""What is to be trained, as measuring needs it, and how a user names it on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from omnizen.errors import UserError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is to be trained.
+
+    Args:
+        model: on the device where it will be trained.
+        batches: real batches of this rank by batch size; the largest size is the one to train with, and its
+            batches are also the steps of which gradients are looked at.
+        loss: the loss of a model on a batch, a scalar.
+    """
+
+    model: nn.Module
+    batches: Mapping[int, Sequence[Any]]
+    loss: Callable[[nn.Module, Any], Tensor]
+
+    def __post_init__(self) -> None:
+        if not self.batches or not all(size >= 1 and batches for size, batches in self.batches.items()):
+            raise UserError("a subject to measure needs at least one batch for each of its batch sizes")
+
+    def run(self, batch: Any) -> None:
+        """Do one forward and backward."""
+        self.model.zero_grad(set_to_none=True)
+        self.loss(self.model, batch).backward()
+
+
+def load_subject(path: str) -> Subject:
+    """Call a user's function and take in what it returns.
+
+    Args:
+        path: ``module:function``; modules of the current folder can be named.
+
+    Raises:
+        UserError: when there is no such module or function, or it returns something else.
+    """
+    name, _, function = path.partition(":")
+    if not name or not function:
+        raise UserError(f"a model is named as MODULE:FUNCTION, got {path!r}")
+    if os.getcwd() not in sys.path:  # noqa: PTH109 (sys.path holds strings)
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the user's module is there; something that it imports is not
+        raise UserError(f"there is no module {name!r} here or among the installed packages") from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        raise UserError(f"{name} has no such function: {nearest(function, functions)}")
+    made = found()
+    if not isinstance(made, tuple) or len(made) != 3 or not isinstance(made[0], nn.Module):
+        raise UserError(
+            f"{path} must return (model, {{batch size: [batch, ...]}}, loss), got {type(made).__name__}"
+        )
+    return Subject(*made)

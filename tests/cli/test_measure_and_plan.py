@@ -1,0 +1,95 @@
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from omnizen.cli.main import app
+from omnizen.errors import UserError
+from omnizen.measure.facts import Facts
+from omnizen.plan.plan import Plan
+from tests.plan.builders import job
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(a) for a in args], env={"COLUMNS": "100", "TERM": "dumb"})
+
+
+def options(command):
+    """Return the options of a command's help, with their defaults."""
+    import typer.main
+
+    found = typer.main.get_command(app).commands[command]
+    return {"/".join([*p.opts, *p.secondary_opts]): p.default for p in found.params if p.name != "help"}
+
+
+def test_the_options_are_frozen():
+    assert {name: str(default) for name, default in options("measure").items()} == {
+        "--out/-o": "facts.toml",
+        "--model": "None",
+        "--budget": "10.0",
+        "--timeout": "60.0",
+    }
+    assert {name: str(default) for name, default in options("plan").items() if name != "facts"} == {
+        "--out/-o": "plan.toml",
+        "--schemes": "None",
+        "--explain/--no-explain": "True",
+    }
+
+
+def test_a_plan_is_written_and_explained(tmp_path):
+    facts = job(8)
+    result = run("plan", facts.save(tmp_path / "facts.toml"), "--out", tmp_path / "plan.toml")
+    assert result.exit_code == 0, result.output
+    plan = Plan.load(tmp_path / "plan.toml")
+    assert (plan.world_size, plan.facts_digest) == (8, facts.digest())
+    for part in ("Measured", "Chosen", "table.weight (row-sparse): ", "not dense: ", "Unsure", "plan.toml"):
+        assert part in result.output
+
+
+def test_schemes_can_be_limited_and_the_explanation_left_out(tmp_path):
+    facts = job(8).save(tmp_path / "facts.toml")
+    result = run("plan", facts, "-o", tmp_path / "p.toml", "--schemes", "agsparse, dense", "--no-explain")
+    assert result.exit_code == 0, result.output
+    assert "Measured" not in result.output
+    tensor = Plan.load(tmp_path / "p.toml").tensors[0]
+    assert {tensor.scheme, *(r.scheme for r in tensor.rejected)} == {"agsparse", "dense"}
+
+
+def test_a_missing_facts_file_is_one_line(tmp_path):
+    result = run("plan", tmp_path / "none.toml")
+    assert isinstance(result.exception, UserError)
+    assert "there is no file" in str(result.exception)
+
+
+SUBJECT = """
+import torch
+from torch import nn
+
+def small():
+    model = nn.Sequential(nn.Embedding(1000, 4, sparse=True), nn.Linear(4, 1))
+    return model, {8: [torch.arange(8)]}, lambda model, batch: model(batch).sum()
+"""
+
+
+def test_one_machine_alone_measures_and_plans(tmp_path, monkeypatch):
+    (tmp_path / "cli_subject.py").write_text(SUBJECT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    result = run("measure", "--model", "cli_subject:small", "--budget", "0.5")
+    assert result.exit_code == 0, result.output
+    facts = Facts.load("facts.toml")
+    assert (facts.world_size, facts.links) == (1, [])
+    assert [g.kind for g in facts.gradients] == ["row-sparse", "dense", "dense"]
+    assert "samples/s at batch 8" in result.output
+    planned = run("plan", "facts.toml")
+    assert planned.exit_code == 0, planned.output
+    assert Plan.load("plan.toml").prediction.exposed_comm_s == 0
+
+
+@pytest.mark.parametrize("module", ["omnizen.cli.measure", "omnizen.cli.plan", "omnizen.cli.main"])
+def test_commands_import_nothing_heavy(module):
+    code = f"import sys, {module}; print(sorted({{'torch', 'numba', 'pydantic'}} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50)
+    assert out.stdout.strip() == "[]"
