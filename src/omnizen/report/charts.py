@@ -63,7 +63,7 @@ def breakdown(run: RunData) -> Figure | None:
         barmode="stack",
         bargap=0.35,
         xaxis={"title": {"text": "seconds of one step"}, "rangemode": "tozero"},
-        yaxis={"autorange": "reversed"},
+        yaxis={"autorange": "reversed", "showgrid": False},
         legend={"traceorder": "normal"},
     )
 
@@ -137,6 +137,7 @@ def matrix(cells: dict[tuple[int, int], float], size: int, write: Callable[[floa
                 "y": labels,
                 "z": values,
                 "text": texts,
+                "textfont": {"color": "@ink"},
                 "texttemplate": "%{text}" if size <= 8 else "",
                 "hovertemplate": "%{y} → %{x}: %{text}<extra></extra>",
                 "zmin": low * 0.9 if high - low < 0.3 * high else 0,
@@ -149,8 +150,14 @@ def matrix(cells: dict[tuple[int, int], float], size: int, write: Callable[[floa
             }
         ],
         height=130 + 52 * min(size, 8),
-        xaxis={"title": {"text": "to rank"}, "type": "category", "side": "bottom", "showgrid": False},
-        yaxis={"title": {"text": "from rank"}, "type": "category", "autorange": "reversed", "showgrid": False},
+        xaxis={"title": {"text": "to rank"}, "type": "category", "ticks": "", "showgrid": False},
+        yaxis={
+            "title": {"text": "from rank"},
+            "type": "category",
+            "autorange": "reversed",
+            "ticks": "",
+            "showgrid": False,
+        },
     )
 
 
@@ -177,7 +184,7 @@ def alternatives(names: Sequence[str], predicted_s: Sequence[float]) -> Figure:
         xaxis={
             "title": {"text": "predicted seconds"},
             "rangemode": "tozero",
-            "range": [0, max(predicted_s) * 1.18],
+            "range": [0, max(predicted_s) * 1.3],
         },
-        yaxis={"autorange": "reversed", "type": "category"},
+        yaxis={"autorange": "reversed", "type": "category", "showgrid": False},
     )

@@ -38,6 +38,11 @@ def code(name: str) -> Html:
     return Html(f"<code>{escape(name).replace('.', '.<wbr>').replace('_', '_<wbr>')}</code>")
 
 
+def long(text: str) -> Html:
+    """Return a sentence for a column that should not get narrow."""
+    return Html(f'<span class="long">{html(text)}</span>')
+
+
 def paragraph(text: Cell, kind: str = "") -> Html:
     """Return a paragraph."""
     return Html(f'<p class="{escape(kind)}">{html(text)}</p>' if kind else f"<p>{html(text)}</p>")
@@ -67,15 +72,15 @@ def table(caption: str, head: Sequence[Cell], rows: Sequence[Sequence[Cell]], *,
 
 
 def chart(
-    name: str, title: str, figure: dict[str, Any] | None, summary: str, otherwise: str, kind: str = ""
+    name: str, title: Cell, figure: dict[str, Any] | None, summary: str, otherwise: str, kind: str = ""
 ) -> Html:
     """Return a chart with its summary in words; without a figure the reason ``otherwise``."""
     if figure is None:
-        return Html(f"<h3>{escape(title)}</h3>{empty(otherwise).text}")
+        return Html(f"<h3>{html(title)}</h3>{empty(otherwise).text}")
     height = figure["layout"]["height"]
     data = json.dumps(figure, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Html(
-        f'<figure><h3 id="{escape(name)}-title">{escape(title)}</h3>'
+        f'<figure><h3 id="{escape(name)}-title">{html(title)}</h3>'
         f'<div class="chart {escape(kind)}" id="{escape(name)}" role="img" aria-labelledby="{escape(name)}-title" '
         f'aria-describedby="{escape(name)}-text" style="height:{height}px"></div>'
         f'<script type="application/json" data-chart="{escape(name)}">{data}</script>'

@@ -74,7 +74,7 @@ def _weighed(name: str, tensor: TensorPlan) -> Html:
         f"{tensor.scheme} was chosen at {numbers.seconds(tensor.predicted_s)}; next was {best.scheme} at "
         f"{numbers.seconds(best.predicted_s)}, last {worst.scheme} at {numbers.seconds(worst.predicted_s)}."
     )
-    return chart(name, f"Schemes weighed for {tensor.name}", figure, text, "")
+    return chart(name, Html(f"Schemes weighed for {code(tensor.name).text}"), figure, text, "")
 
 
 def _rejected(tensor: TensorPlan) -> Html:
@@ -103,7 +103,9 @@ def facts(runs: Sequence[RunData]) -> Html:
     parts = []
     for i, (labels, measured) in enumerate(seen.values()):
         parts.append(
-            paragraph(f"Facts behind {' and '.join(labels)}, measured {measured.created or 'at an unknown time'}.")
+            paragraph(
+                f"Facts behind {' and '.join(labels)}, measured {measured.created.replace('T', ' ') or 'at an unknown time'}."
+            )
         )
         parts += [_devices(measured), _links(f"facts-{i}", measured), _gradients(measured)]
     return section("facts", "What was measured", *parts)
@@ -118,10 +120,10 @@ def _devices(measured: Facts) -> Html:
             str(d.rank),
             d.host,
             f"{d.device}, {d.name}",
-            numbers.significant(d.cores),
+            numbers.factor(d.cores),
             numbers.nbytes(d.memory_bytes),
             f"{numbers.nbytes(d.merge_bytes_per_s)}/s",
-            *(numbers.plain(d.samples_per_s.get(batch)) for batch in batches),
+            *(_rate(d.samples_per_s.get(batch)) for batch in batches),
         ]
         for d in measured.devices
     ]
@@ -135,6 +137,10 @@ def _devices(measured: Facts) -> Html:
         *(f"samples/s at {b}" for b in batches),
     ]
     return table("Devices", head, rows, numeric_from=3)
+
+
+def _rate(samples_per_s: float | None) -> str:
+    return numbers.MISSING if samples_per_s is None else numbers.significant(samples_per_s)
 
 
 def _links(name: str, measured: Facts) -> Html:

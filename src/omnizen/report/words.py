@@ -110,10 +110,9 @@ def network(run: RunData) -> str:
     event = run.run
     rate = ""
     if event.rate_bytes_per_s is not None:
-        rate = f" to {numbers.bit_rate(event.rate_bytes_per_s)}"
+        rate = f" to {_rates(run, 1.0)}"
         if event.dilation != 1:
-            real = numbers.bit_rate(event.rate_bytes_per_s * event.dilation)
-            rate += f" ({real} divided by the dilation of {numbers.factor(event.dilation)})"
+            rate += f" ({_rates(run, event.dilation)} divided by the dilation of {numbers.factor(event.dilation)})"
     if event.network == "namespaces, shaped links":
         return f"each worker in a network namespace of its own, every link shaped by the kernel{rate}."
     if event.network == "loopback, paced in software":
@@ -124,6 +123,12 @@ def network(run: RunData) -> str:
     if event.network == "as is":
         return "as it is; nothing shaped or paced the links."
     return f"{event.network}{f', set{rate}' if rate else ''}."
+
+
+def _rates(run: RunData, times: float) -> str:
+    rates = {log.run.rate_bytes_per_s * times for log in run.ranks.values() if log.run.rate_bytes_per_s is not None}
+    low, high = numbers.bit_rate(min(rates)), numbers.bit_rate(max(rates))
+    return low if low == high else f"between {low} and {high}"
 
 
 def dilation(run: RunData) -> str:
