@@ -70,7 +70,7 @@ def test_the_headline_says_how_much_faster_and_why(demo):
     first, why = words.headline(demo)
     assert first.endswith(f"{words.numbers.times(ddp.step_s / ours.step_s)} times as fast.")
     assert "instead of 62.1 MB" in why
-    assert "time on the wire or waiting for a peer fell from" in why
+    assert "sending, receiving or waiting for a peer fell from" in why
     turned = words.headline(list(reversed(demo)))
     assert turned == [first, why]
 
@@ -90,6 +90,7 @@ def test_one_run_is_held_against_its_plan(demo):
 def test_a_paced_network_is_never_called_a_wire(tmp_path, network):
     said = words.network(load_run(write_run(tmp_path, network=network, steps=2)))
     assert ("not a measurement of a wire" in said) == ("paced" in network)
+    assert ("Over links paced in software" in words.headline([load_run(tmp_path)])[0]) == ("paced" in network)
     assert ("kernel to 50.0 Mbit/s (100 Mbit/s divided by the dilation of 2)" in said) == ("shaped" in network)
 
 

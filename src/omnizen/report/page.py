@@ -95,6 +95,7 @@ def _header(runs: Sequence[RunData]) -> str:
     first, *rest = words.headline(runs)
     parts = [f'<p class="brand">Omnizen report</p><h1>{html(first)}</h1>']
     parts += [paragraph(text, "lead").text for text in rest]
+    parts += [paragraph(text, "warning").text for text in words.comparable(runs)]
     parts.append(_tiles(runs))
     parts += _once(runs, "Network", words.network)
     if any(run.run.dilation != 1 for run in runs):

@@ -102,11 +102,8 @@ def facts(runs: Sequence[RunData]) -> Html:
         return section("facts", "What was measured", empty("Nothing: no run directory holds a facts.toml."))
     parts = []
     for i, (labels, measured) in enumerate(seen.values()):
-        parts.append(
-            paragraph(
-                f"Facts behind {' and '.join(labels)}, measured {measured.created.replace('T', ' ') or 'at an unknown time'}."
-            )
-        )
+        when = measured.created.replace("T", " ") or "at an unknown time"
+        parts.append(paragraph(f"Facts behind {' and '.join(labels)}, measured {when}."))
         parts += [_devices(measured), _links(f"facts-{i}", measured), _gradients(measured)]
     return section("facts", "What was measured", *parts)
 

@@ -16,7 +16,7 @@ from omnizen.report.analysis import (
     unusual_steps,
 )
 from omnizen.report.load import RunData
-from omnizen.report.markup import Cell, Html, chart, code, empty, paragraph, section, table, wrapping
+from omnizen.report.markup import Cell, Html, chart, code, empty, long, paragraph, section, table, wrapping
 
 MOST_LINKS = 20
 
@@ -68,11 +68,10 @@ def comparison(runs: Sequence[RunData]) -> Html:
     rows.append(row("Measured against predicted", off))
     rows.append(row("Steps that count", lambda _, s: f"{s.first_step} to {s.last_step}"))
     rows.append(["Network", *(wrapping(run.run.network) for run in runs)])
-    note = "Bytes are what gradients take on the wire, size headers included, without those of TCP."
-    warnings = [paragraph(text, "warning") for text in words.comparable(runs)]
+    note = "Bytes are the gradients' payloads as counted while running, size headers included, those of TCP not."
     head: list[Cell] = ["", *(run.label for run in runs)]
-    grid = table("The runs side by side", head, rows)
-    return section("comparison", "Side by side", *warnings, grid, paragraph(note, "small"))
+    grid = table("Medians and means of the steps that count", head, rows)
+    return section("comparison", "Side by side", grid, paragraph(note, "small"))
 
 
 def time(runs: Sequence[RunData]) -> Html:
@@ -103,7 +102,9 @@ def _unusual(run: RunData) -> list[Html]:
             cause = (
                 f"{words.worker(run, step.rank)} computed {numbers.seconds(step.compute_extra_s)} longer than usual"
             )
-        rows.append([str(step.step), numbers.seconds(step.step_s), f"+{numbers.seconds(step.extra_s)}", cause])
+        rows.append(
+            [str(step.step), numbers.seconds(step.step_s), f"+{numbers.seconds(step.extra_s)}", long(cause)]
+        )
     if not rows:
         return []
     head: list[Cell] = ["step", "took", "beyond typical", "because"]

@@ -10,6 +10,7 @@ from omnizen.report.analysis import SLOWER_FROM, Summary, summarise
 from omnizen.report.load import RunData
 
 ON_THE_WIRE = ("wire", "wait")
+PACED = "loopback, paced in software"
 
 
 def pair(runs: Sequence[RunData]) -> tuple[RunData, RunData] | None:
@@ -36,7 +37,8 @@ def _compared(subject: RunData, reference: RunData) -> list[str]:
         without = " and ".join(r.label for r, s in ((subject, ours), (reference, theirs)) if s is None)
         return [f"{without} finished no step, so there is nothing to compare."]
     a, b = subject.label, reference.label
-    took = f"{a} took {numbers.seconds(ours.step_s)} a step, {b} {numbers.seconds(theirs.step_s)}"
+    paced = "Over links paced in software, " if PACED in (subject.run.network, reference.run.network) else ""
+    took = f"{paced}{a} took {numbers.seconds(ours.step_s)} a step, {b} {numbers.seconds(theirs.step_s)}"
     factor = theirs.step_s / ours.step_s
     if factor >= 1.02:
         first = f"{took}: {numbers.times(factor)} times as fast."
@@ -64,7 +66,9 @@ def _why(ours: Summary, theirs: Summary) -> list[str]:
         verb = "fell" if saved_s > 0 else "rose"
         if on_wire / saved_s > 0.5:
             before, after = (numbers.seconds(sum(_mean(s, part) for part in ON_THE_WIRE)) for s in (theirs, ours))
-            sentences.append(f"time on the wire or waiting for a peer {verb} from {before} to {after} a step")
+            sentences.append(
+                f"time that went into sending, receiving or waiting for a peer {verb} from {before} to {after} a step"
+            )
         else:
             part = max(by_part, key=lambda p: by_part[p] / saved_s)
             before, after = (numbers.seconds(_mean(s, part)) for s in (theirs, ours))
@@ -82,7 +86,8 @@ def _alone(run: RunData) -> list[str]:
     if summary is None:
         return [f"{run.label} finished no step."]
     workers = f"{run.run.size} worker{'s' if run.run.size > 1 else ''}"
-    first = f"{run.label} took {numbers.seconds(summary.step_s)} a step on {workers}"
+    paced = "Over links paced in software, " if run.run.network == PACED else ""
+    first = f"{paced}{run.label} took {numbers.seconds(summary.step_s)} a step on {workers}"
     if run.plan is None:
         return [first + "."]
     return [f"{first}; the plan predicted {against(run.plan.prediction.step_s, summary.step_s)}."]
@@ -115,7 +120,7 @@ def network(run: RunData) -> str:
             rate += f" ({_rates(run, event.dilation)} divided by the dilation of {numbers.factor(event.dilation)})"
     if event.network == "namespaces, shaped links":
         return f"each worker in a network namespace of its own, every link shaped by the kernel{rate}."
-    if event.network == "loopback, paced in software":
+    if event.network == PACED:
         return (
             f"loopback inside one machine, sending paced in software{rate}. "
             "These times show what the plan saves; they are not a measurement of a wire."
