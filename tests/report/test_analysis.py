@@ -70,7 +70,7 @@ def test_the_headline_says_how_much_faster_and_why(demo):
     first, why = words.headline(demo)
     assert first.endswith(f"{words.numbers.times(ddp.step_s / ours.step_s)} times as fast.")
     assert "instead of 62.1 MB" in why
-    assert "sending, receiving or waiting for a peer fell from" in why
+    assert "sending, receiving and waiting for a peer fell from" in why
     turned = words.headline(list(reversed(demo)))
     assert turned == [first, why]
 

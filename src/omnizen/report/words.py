@@ -66,9 +66,7 @@ def _why(ours: Summary, theirs: Summary) -> list[str]:
         verb = "fell" if saved_s > 0 else "rose"
         if on_wire / saved_s > 0.5:
             before, after = (numbers.seconds(sum(_mean(s, part) for part in ON_THE_WIRE)) for s in (theirs, ours))
-            sentences.append(
-                f"time that went into sending, receiving or waiting for a peer {verb} from {before} to {after} a step"
-            )
+            sentences.append(f"sending, receiving and waiting for a peer {verb} from {before} to {after} a step")
         else:
             part = max(by_part, key=lambda p: by_part[p] / saved_s)
             before, after = (numbers.seconds(_mean(s, part)) for s in (theirs, ours))
