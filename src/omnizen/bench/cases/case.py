@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import count
 from typing import ClassVar, Literal
 
@@ -94,12 +95,6 @@ def shuffled(step: int, *, rank: int, size: int, batch: int, seed: int, total: i
     return torch.from_numpy(order[start : start + batch])
 
 
+@lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, total: int) -> np.ndarray:
-    key = (seed, epoch, total)
-    if key not in _ORDERS:
-        _ORDERS.clear()
-        _ORDERS[key] = np.random.default_rng([seed, epoch]).permutation(total)
-    return _ORDERS[key]
-
-
-_ORDERS: dict[tuple[int, int, int], np.ndarray] = {}
+    return np.random.default_rng([seed, epoch]).permutation(total)

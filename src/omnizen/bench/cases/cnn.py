@@ -34,7 +34,7 @@ class SmallCnn(nn.Sequential):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CnnCase(Case):
     """Kind of garment from a picture.
 

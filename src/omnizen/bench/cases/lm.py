@@ -59,7 +59,7 @@ class TiedLstm(nn.Module):
         return torch.cat([true_score[:, None], false_score], dim=1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LmCase(Case):
     """Language model over a token corpus; each rank reads a part of its own, the hidden state starts at zero.
 
