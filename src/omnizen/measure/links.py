@@ -14,9 +14,13 @@ import torch
 from omnizen.measure.facts import LinkFacts
 from omnizen.protocols import Comm
 
+LEAST_MATCHINGS = 2
 PINGS = 5
 EXCHANGE_ROUNDS = 2
 """Rounds of one exchange as ``Traffic`` counts them: the sizes, then the data."""
+SIZE_BYTES = 8
+"""Each part is announced by its size."""
+PING_BYTES = 1
 FIRST_BYTES = 64 * 1024
 ENOUGH_S = 0.05
 GROWTH = 8
@@ -35,14 +39,15 @@ def measure_links(
 
     Args:
         comm: all ranks call this together and get the same result.
-        budget_s: seconds after which no new matching is begun; the first is always measured.
+        budget_s: seconds after which no new matching is begun; the first two are always measured, because with one
+            partner alone nobody can tell which end was slow.
         clock: seconds now, on the clock that the comm's transfers take time on.
     """
     found: dict[tuple[int, int], tuple[float, float]] = {}
     started = clock()
-    for matching in matchings(comm.size):
+    for number, matching in enumerate(matchings(comm.size)):
         spent_s = _agree(comm, [clock() - started])[0][0]  # rank 0's clock decides for all
-        if found and spent_s >= budget_s:
+        if number >= LEAST_MATCHINGS and spent_s >= budget_s:
             break
         found |= _measure_matching(comm, matching, budget_s, clock)
     return _complete(found, comm.size)
@@ -69,34 +74,47 @@ def _measure_matching(
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """Return (latency, bandwidth) of each direction of the pairs of one matching, equal on all ranks."""
     peer = next((b if a == comm.rank else a for a, b in matching if comm.rank in (a, b)), None)
-    found: dict[tuple[int, int], tuple[float, float]] = {}
-    for forward in (True, False):
-        directed = [(a, b) if forward else (b, a) for a, b in matching]
+    there_and_back: dict[tuple[int, int], float] = {}
+    rate: dict[tuple[int, int], float] = {}
+    for directed in (matching, [(b, a) for a, b in matching]):
         sending = any(source == comm.rank for source, _ in directed)
-        pings = [_send_and_ack(comm, peer, sending, 1, clock) for _ in range(PINGS + 1)][1:]
-        # There and back is two exchanges; the pair's first exchange pays for opening the connection.
-        latency = _agree(comm, [median(pings) / (2 * EXCHANGE_ROUNDS)])
-        nbytes = {source: FIRST_BYTES for source, _ in directed}
-        rate = dict.fromkeys(nbytes, 0.0)
-        began = clock()
-        while nbytes:
-            mine = nbytes.get(comm.rank if sending else (peer if peer is not None else -1))
-            active = peer if mine is not None else None
-            for _ in range(2):
-                elapsed_s = _send_and_ack(comm, active, sending, mine or 1, clock)
-            seconds = _agree(comm, [elapsed_s, clock() - began])
-            out_of_time = seconds[0][1] >= budget_s / 4
-            for source, sent in list(nbytes.items()):
-                # The message and its acknowledgement are two exchanges; what is left is the bytes' own time.
-                own_s = max(seconds[source][0] - 2 * EXCHANGE_ROUNDS * latency[source][0], 1e-9)
-                rate[source] = sent / own_s
-                if own_s >= ENOUGH_S or out_of_time or sent >= LARGEST_BYTES:
-                    del nbytes[source]
-                else:
-                    wanted = sent * min(GROWTH, 1.2 * ENOUGH_S / own_s)
-                    nbytes[source] = min(LARGEST_BYTES, max(int(wanted), 2 * sent))
-        found |= {(s, d): (latency[s][0], rate[s]) for s, d in directed}
+        # The pair's first exchange pays for opening the connection and does not count.
+        pings = [_send_and_ack(comm, peer, sending, PING_BYTES, clock) for _ in range(PINGS + 1)][1:]
+        medians = [numbers[0] for numbers in _agree(comm, [median(pings)])]
+        there_and_back |= {(source, dest): medians[source] for source, dest in directed}
+        rate |= _grow(comm, directed, medians, budget_s / 4, clock)
+    found = {}
+    for source, dest in there_and_back:
+        both_ways_s = (there_and_back[source, dest] + there_and_back[dest, source]) / 2
+        bytes_s = (PING_BYTES + SIZE_BYTES) * (1 / rate[source, dest] + 1 / rate[dest, source])
+        found[source, dest] = max(both_ways_s - bytes_s, 0.0) / (2 * EXCHANGE_ROUNDS), rate[source, dest]
     return found
+
+
+def _grow(
+    comm: Comm, directed: list[tuple[int, int]], pings: list[float], limit_s: float, clock: Callable[[], float]
+) -> dict[tuple[int, int], float]:
+    """Send ever larger messages from each pair's source until they take long enough; return bytes a second."""
+    pair = next((pair for pair in directed if comm.rank in pair), None)
+    nbytes = dict.fromkeys(directed, FIRST_BYTES)
+    rate: dict[tuple[int, int], float] = {}
+    began = clock()
+    while nbytes:
+        mine = nbytes.get(pair) if pair is not None else None
+        peer = None if mine is None or pair is None else pair[pair[0] == comm.rank]
+        for _ in range(2):  # the first uses up what a shaped link lets through at once
+            elapsed_s = _send_and_ack(comm, peer, pair is not None and pair[0] == comm.rank, mine or 1, clock)
+        seconds = _agree(comm, [elapsed_s, clock() - began])
+        for (source, dest), sent in list(nbytes.items()):
+            # What a ping takes is not the bytes' doing; what is left is.
+            own_s = max(seconds[source][0] - pings[source], 1e-9)
+            rate[source, dest] = (sent - PING_BYTES) / own_s
+            if own_s >= ENOUGH_S or seconds[0][1] >= limit_s or sent >= LARGEST_BYTES:
+                del nbytes[source, dest]
+            else:
+                wanted = sent * min(GROWTH, 1.2 * ENOUGH_S / own_s)
+                nbytes[source, dest] = min(LARGEST_BYTES, max(int(wanted), 2 * sent))
+    return rate
 
 
 def _send_and_ack(comm: Comm, peer: int | None, sending: bool, nbytes: int, clock: Callable[[], float]) -> float:
