@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from omnizen.errors import OmnizenError
 from omnizen.lab.namespaces import NAMED, kill_all, pids_inside, tool, write_settings
 from omnizen.lab.rates import Link
 
 MTU = 1500
-LEAST_BURST_BYTES = 70_000
-"""A burst below one segment of 64 KiB, as the kernel hands them down, throttles or drops."""
-BURST_S, QUEUE_MS = 1e-3, 200
+QUEUE_MS = 200
+LEAST_BURST_BYTES, FAST_BURST_BYTES = 6_000, 70_000
+SLOW_BURST_S, FAST_BURST_S = 2e-3, 1e-3
 SETTINGS = {
     "ipv6/conf/all/disable_ipv6": "1",  # its neighbour discovery would be counted as the hosts' traffic
     "ipv6/conf/default/disable_ipv6": "1",
@@ -24,10 +25,12 @@ CONGESTION = {"ipv4/tcp_congestion_control": "reno"}
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Bytes on a host's interface since it was made, headers included."""
+    """What went over a host's link since it was made: bytes with all headers, and packets."""
 
     tx_bytes: int
     rx_bytes: int
+    tx_packets: int
+    rx_packets: int
 
 
 class Network:
@@ -76,11 +79,21 @@ class Network:
         _batch("tc", [f"qdisc {verb} dev port{host} root {down}"], self.switch)
 
     def counted(self) -> list[Counted]:
-        """Return each host's bytes, read at the bridge's end of its link."""
-        shown = json.loads(tool(["ip", "-n", self.switch, "-j", "-s", "link", "show"]))
-        stats = {port["ifname"]: port["stats64"] for port in shown if port.get("ifname")}
-        ports = [stats[f"port{host}"] for host in range(self.hosts)]
-        return [Counted(tx_bytes=port["rx"]["bytes"], rx_bytes=port["tx"]["bytes"]) for port in ports]
+        """Return what each host sent and received, as its two shapers let it pass.
+
+        The interfaces' own counters take a segment of 64 KiB for one packet and miss the headers of its parts.
+        """
+        ups = [self._shapers(self.namespace(host))["eth0"] for host in range(self.hosts)]
+        ports = self._shapers(self.switch)
+        downs = [ports[f"port{host}"] for host in range(self.hosts)]
+        return [
+            Counted(up["bytes"], down["bytes"], up["packets"], down["packets"])
+            for up, down in zip(ups, downs, strict=True)
+        ]
+
+    def _shapers(self, namespace: str) -> dict[str, dict[str, Any]]:
+        shown = json.loads(tool(["tc", "-n", namespace, "-j", "-s", "qdisc", "show"]))
+        return {shaper["dev"]: shaper for shaper in shown if shaper["kind"] == "tbf"}
 
 
 def destroy(name: str) -> int:
@@ -95,9 +108,23 @@ def destroy(name: str) -> int:
     return killed
 
 
+def burst_bytes(bit_per_s: float) -> int:
+    """Return what a shaper lets pass at once after a pause.
+
+    Small, as a burst of 70 kB hides a message of 60 kB on a slow link altogether; but no link gets less than
+    four packets, and fast ones need a whole segment of 64 KiB, or a millisecond of their rate, to reach it.
+
+    Example:
+        >>> [burst_bytes(rate) for rate in (1e6, 25e6, 100e6, 400e6, 1e9)]
+        [6000, 6250, 25000, 70000, 125000]
+    """
+    bytes_per_s = bit_per_s / 8
+    slow = max(LEAST_BURST_BYTES, bytes_per_s * SLOW_BURST_S)
+    return round(min(slow, max(FAST_BURST_BYTES, bytes_per_s * FAST_BURST_S)))
+
+
 def _bucket(bit_per_s: float) -> str:
-    burst_bytes = max(LEAST_BURST_BYTES, round(bit_per_s / 8 * BURST_S))
-    return f"tbf rate {round(bit_per_s)}bit burst {burst_bytes}b latency {QUEUE_MS}ms"
+    return f"tbf rate {round(bit_per_s)}bit burst {burst_bytes(bit_per_s)}b latency {QUEUE_MS}ms"
 
 
 def _batch(program: str, lines: list[str], namespace: str | None = None) -> None:

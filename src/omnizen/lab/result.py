@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 TIMED_OUT = 124
 """Exit code of a run that was stopped by its time limit, as ``timeout`` has it."""
+HEADER_BYTES = 66
+"""Of a TCP packet: Ethernet 14, IPv4 20, TCP 20 and its time stamps 12."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,8 +19,10 @@ class LabResult:
         host_seconds: from the host's start to its end, as measured.
         seconds: from the first start to the last end, as measured.
         tails: each host's last lines of output.
-        tx_bytes: sent over each host's interface, headers included; None where hosts share one.
+        tx_bytes: sent over each host's link, all headers included; None where hosts share an interface.
         rx_bytes: received.
+        tx_packets: packets sent, each of at most 1,500 bytes and the 14 of Ethernet.
+        rx_packets: packets received.
         factor: dilation; seconds / factor are those of real machines.
         network: ``"namespaces, shaped links"`` or ``"loopback, paced in software"``.
         notes: what the lab did beside running the command: hosts stopped, processes killed, and why.
@@ -33,12 +37,24 @@ class LabResult:
     tails: tuple[tuple[str, ...], ...]
     tx_bytes: tuple[int, ...] | None = None
     rx_bytes: tuple[int, ...] | None = None
+    tx_packets: tuple[int, ...] | None = None
+    rx_packets: tuple[int, ...] | None = None
     factor: float = 1.0
     network: str = ""
     notes: tuple[str, ...] = ()
     first_failure: int | None = None
     timed_out: bool = False
     interrupted: int | None = None
+
+    @property
+    def tx_payload_bytes(self) -> tuple[int, ...] | None:
+        """What each host's programs sent over TCP: the bytes on the wire without the packets' headers."""
+        return _without_headers(self.tx_bytes, self.tx_packets)
+
+    @property
+    def rx_payload_bytes(self) -> tuple[int, ...] | None:
+        """What each host's programs received over TCP."""
+        return _without_headers(self.rx_bytes, self.rx_packets)
 
     @property
     def exit_code(self) -> int:
@@ -51,3 +67,9 @@ class LabResult:
             return 0
         code = self.returncodes[self.first_failure]
         return 128 - code if code < 0 else code
+
+
+def _without_headers(counts: tuple[int, ...] | None, packets: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if counts is None or packets is None:
+        return None
+    return tuple(count - HEADER_BYTES * number for count, number in zip(counts, packets, strict=True))

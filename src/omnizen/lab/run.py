@@ -131,11 +131,17 @@ class Lab:
         after = self.counted()
         return replace(
             result,
-            tx_bytes=tuple(b.tx_bytes - a.tx_bytes for a, b in zip(before, after, strict=True)),
-            rx_bytes=tuple(b.rx_bytes - a.rx_bytes for a, b in zip(before, after, strict=True)),
+            tx_bytes=_gained(before, after, "tx_bytes"),
+            rx_bytes=_gained(before, after, "rx_bytes"),
+            tx_packets=_gained(before, after, "tx_packets"),
+            rx_packets=_gained(before, after, "rx_packets"),
             factor=self.factor,
             network=NETWORK,
         )
+
+
+def _gained(before: list[Counted], after: list[Counted], what: str) -> tuple[int, ...]:
+    return tuple(getattr(b, what) - getattr(a, what) for a, b in zip(before, after, strict=True))
 
 
 def run_lab(
