@@ -32,10 +32,8 @@ def measure_links(
 ) -> list[LinkFacts]:
     """Measure every pair in both directions, or as many as the budget allows (collective).
 
-    Messages grow until one takes 50 ms; each size is sent twice and the second counts, because the first uses up
-    what a shaped link lets through at once. Pairs that the budget leaves out are derived from the
-    others: the slower of the sender's best outgoing and the receiver's best incoming link; they are marked
-    ``estimated``.
+    Messages grow until one takes 50 ms. Pairs that the budget leaves out are derived from the others: the slower of
+    the sender's best outgoing and the receiver's best incoming link; they are marked ``estimated``.
 
     Args:
         comm: all ranks call this together and get the same result.
@@ -82,7 +80,7 @@ def _measure_matching(
         pings = [_send_and_ack(comm, peer, sending, PING_BYTES, clock) for _ in range(PINGS + 1)][1:]
         medians = [numbers[0] for numbers in _agree(comm, [median(pings)])]
         there_and_back |= {(source, dest): medians[source] for source, dest in directed}
-        rate |= _grow(comm, directed, medians, budget_s / 4, clock)
+        rate |= _grow(comm, directed, budget_s / 4, clock)
     found = {}
     for source, dest in there_and_back:
         both_ways_s = (there_and_back[source, dest] + there_and_back[dest, source]) / 2
@@ -92,28 +90,33 @@ def _measure_matching(
 
 
 def _grow(
-    comm: Comm, directed: list[tuple[int, int]], pings: list[float], limit_s: float, clock: Callable[[], float]
+    comm: Comm, directed: list[tuple[int, int]], limit_s: float, clock: Callable[[], float]
 ) -> dict[tuple[int, int], float]:
-    """Send ever larger messages from each pair's source until they take long enough; return bytes a second."""
+    """Send ever larger messages from each pair's source until they take long enough; return bytes a second.
+
+    The rate is that of the bytes by which a message exceeds a quarter of it: what every message costs cancels out,
+    and so does what a shaped link lets through at once.
+    """
     pair = next((pair for pair in directed if comm.rank in pair), None)
+    sending = pair is not None and pair[0] == comm.rank
     nbytes = dict.fromkeys(directed, FIRST_BYTES)
     rate: dict[tuple[int, int], float] = {}
     began = clock()
     while nbytes:
         mine = nbytes.get(pair) if pair is not None else None
-        peer = None if mine is None or pair is None else pair[pair[0] == comm.rank]
-        for _ in range(2):  # the first uses up what a shaped link lets through at once
-            elapsed_s = _send_and_ack(comm, peer, pair is not None and pair[0] == comm.rank, mine or 1, clock)
-        seconds = _agree(comm, [elapsed_s, clock() - began])
+        peer = pair[sending] if pair is not None and mine is not None else None
+        # The shorter of two, because a disturbance only ever adds time.
+        taken_s = [_send_and_ack(comm, peer, sending, max(1, (mine or 1) // part), clock) for part in (1, 4, 1, 4)]
+        seconds = _agree(comm, [min(taken_s[0::2]), min(taken_s[1::2]), clock() - began])
         for (source, dest), sent in list(nbytes.items()):
-            # What a ping takes is not the bytes' doing; what is left is.
-            own_s = max(seconds[source][0] - pings[source], 1e-9)
-            rate[source, dest] = (sent - PING_BYTES) / own_s
-            if own_s >= ENOUGH_S or seconds[0][1] >= limit_s or sent >= LARGEST_BYTES:
+            whole_s, quarter_s, _ = seconds[source]
+            # Below a thousandth of the whole the difference is noise of a link too fast or far to tell.
+            rate[source, dest] = (sent - sent // 4) / max(whole_s - quarter_s, whole_s / 1000, 1e-9)
+            own_s = sent / rate[source, dest]
+            if own_s >= ENOUGH_S or seconds[0][2] >= limit_s or sent >= LARGEST_BYTES:
                 del nbytes[source, dest]
             else:
-                wanted = sent * min(GROWTH, 1.2 * ENOUGH_S / own_s)
-                nbytes[source, dest] = min(LARGEST_BYTES, max(int(wanted), 2 * sent))
+                nbytes[source, dest] = min(LARGEST_BYTES, int(sent * min(GROWTH, max(2.0, 1.2 * ENOUGH_S / own_s))))
     return rate
 
 
