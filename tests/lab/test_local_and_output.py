@@ -85,6 +85,13 @@ def test_local_hosts_find_their_environment() -> None:
     assert result.network == "loopback, paced in software"
 
 
+def test_loopback_may_stay_as_it_is() -> None:
+    result = run_local(1, ["sh", "-c", "echo $OMNIZEN_LAB"], None)
+    about = json.loads(result.tails[0][0])
+    assert (about["network"], about["rate_bytes_per_s"]) == ("as is", None)
+    assert result.network == "as is"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found by their environment in /proc")
 def test_a_local_run_ends_what_its_hosts_left_running() -> None:
     marks = []

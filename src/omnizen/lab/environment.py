@@ -28,13 +28,14 @@ class Surroundings:
     dilation: float
     network: str
 
-    def env(self, host: int, link: Link) -> dict[str, str]:
-        """Return the variables of one host; ``link`` is its link as shaped, after dilation."""
+    def env(self, host: int, link: Link | None) -> dict[str, str]:
+        """Return the variables of one host; ``link`` is its link as shaped, after dilation (None: no limit)."""
+        up, down = (link.up_bit_per_s / 8, link.down_bit_per_s / 8) if link else (None, None)
         lab = {
             "hosts": self.hosts,
-            "rate_bytes_per_s": min(link.up_bit_per_s, link.down_bit_per_s) / 8,
-            "up_bytes_per_s": link.up_bit_per_s / 8,
-            "down_bytes_per_s": link.down_bit_per_s / 8,
+            "rate_bytes_per_s": min(up, down) if up and down else None,
+            "up_bytes_per_s": up,
+            "down_bytes_per_s": down,
             "dilation": self.dilation,
             "network": self.network,
         }

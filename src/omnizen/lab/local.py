@@ -50,7 +50,7 @@ def marked_pids(mark: str) -> list[int]:
 def run_local(
     hosts: int,
     command: Sequence[str],
-    rate: str = "100mbit",
+    rate: str | None = "100mbit",
     *,
     dilation: float | Literal["auto"] = 1.0,
     timeout_s: float = 3600.0,
@@ -66,7 +66,7 @@ def run_local(
     Args:
         hosts: how many.
         command: program and arguments.
-        rate: what the comm layer is told to pace itself to, before dilation.
+        rate: what the comm layer is told to pace itself to, before dilation; None for loopback as it is.
         dilation: factor by which that rate is divided; ``"auto"`` is the oversubscription of the cores.
         timeout_s: after this the hosts are stopped.
         grace_s: how long the others may go on after a host has failed.
@@ -80,7 +80,7 @@ def run_local(
         >>> run_local(2, ["true"]).returncodes
         (0, 0)
     """
-    config = LabConfig(hosts=hosts, rate=rate, dilation=dilation, timeout_s=timeout_s, grace_s=grace_s)
+    config = LabConfig(hosts=hosts, rate=rate or "1gbit", dilation=dilation, timeout_s=timeout_s, grace_s=grace_s)
     base, mark, cores = {**os.environ, **(env or {})}, secrets.token_hex(8), num_cores()
     check_command(command, base)
     around = Surroundings(
@@ -89,16 +89,16 @@ def run_local(
         port=free_port(),
         interface="lo" if sys.platform == "linux" else "lo0",
         dilation=config.factor(cores),
-        network=NETWORK,
+        network=NETWORK if rate else "as is",
     )
     limits = Limits(config.timeout_s, config.grace_s, config.stop_s)
     with Interrupts() as interrupts, interrupts.held():
         try:
             with HostRunner(limits, on_line, interrupts) as runner:
                 for host, link in enumerate(config.shaped(cores)):
-                    runner.start(command, {**base, **around.env(host, link), MARK: mark})
+                    runner.start(command, {**base, **around.env(host, link if rate else None), MARK: mark})
                 result = runner.follow()
         finally:
             kill_all(lambda: marked_pids(mark))
     interrupts.pass_on()
-    return replace(result, factor=around.dilation, network=NETWORK)
+    return replace(result, factor=around.dilation, network=around.network)

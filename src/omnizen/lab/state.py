@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from omnizen.errors import OmnizenError
+from omnizen.errors import OmnizenError, UserError
 from omnizen.lab.network import destroy
 from omnizen.lab.quota import Quotas, find_parent
 
@@ -35,7 +35,10 @@ class LabFile:
     @classmethod
     def create(cls, run_dir: Path = RUN_DIR) -> LabFile:
         """Claim a name that no other lab has, for this process, before anything is made."""
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"the lab keeps its state in {run_dir}, which cannot be made: {error}") from error
         text = json.dumps({"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
         draft = run_dir / f".{os.getpid()}-{secrets.token_hex(4)}"
         draft.write_text(text)
@@ -73,11 +76,15 @@ class LabFile:
 
 def clean(run_dir: Path = RUN_DIR) -> list[str]:
     """Remove what labs left whose process is dead; return their names. Running labs are not touched."""
-    removed = []
-    for draft in run_dir.glob(".*-*") if run_dir.is_dir() else []:
+    removed: list[str] = []
+    if not run_dir.is_dir():
+        return removed
+    if not os.access(run_dir, os.R_OK | os.W_OK | os.X_OK):
+        raise UserError(f"{run_dir} belongs to another user; run this as root")
+    for draft in run_dir.glob(".*-*"):
         if start_ticks(int(draft.name[1:].partition("-")[0])) is None:
             draft.unlink(missing_ok=True)
-    for path in sorted(run_dir.glob(f"{PREFIX}*.json")) if run_dir.is_dir() else []:
+    for path in sorted(run_dir.glob(f"{PREFIX}*.json")):
         lab = LabFile(path)
         try:
             dead = bool(re.fullmatch(PREFIX + "[0-9]+-[0-9a-f]{4}", lab.name)) and not lab.alive()
