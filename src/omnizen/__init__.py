@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from omnizen._version import __version__
 
 if TYPE_CHECKING:
+    from omnizen.train.ddp_hook import ddp_hook
     from omnizen.train.run import Run, init
 
-_ROOMS = {"Run": "omnizen.train.run", "init": "omnizen.train.run"}
+_ROOMS = {"Run": "omnizen.train.run", "ddp_hook": "omnizen.train.ddp_hook", "init": "omnizen.train.run"}
 """Where the names live that load torch; they are imported when first asked for."""
 
 
@@ -21,4 +22,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_ROOMS[name]), name)
 
 
-__all__ = ["Run", "__version__", "init"]
+__all__ = ["Run", "__version__", "ddp_hook", "init"]

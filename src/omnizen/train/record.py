@@ -140,9 +140,12 @@ class StepRecord:
         self._bytes, self._began_s, self._steps = (tx, rx, by_peer), now_s, number + 1
         self._rounds, self._loss, self._samples = [], None, 0
 
-    def plan(self, step: int, path: str) -> None:
-        """Note that a plan is in force, and trace the next steps."""
+    def trace(self) -> None:
+        """Keep the spans of the next steps."""
         self._traced = 0
+
+    def plan(self, step: int, path: str) -> None:
+        """Note that a plan is in force."""
         self._write(PlanEvent(step=step, path=path))
 
     def note(self, step: int, text: str) -> None:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from omnizen.errors import Disagreement, UserError, nearest
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Comm
+from omnizen.train.auto import Watch, first_routing, measure_machines
 from omnizen.train.clip import clip_grad_norm_
 from omnizen.train.control import Turn
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
@@ -64,7 +65,9 @@ class Run:
         self._engine: Engine | None = None
         self._record: StepRecord | None = None
         self._model: nn.Module | None = None
-        self._samples = 0
+        self._samples = self._last_samples = 0
+        self._watch: Watch | None = None
+        self._values = "float32"
         self._weight_given: float | None = None
         self._on_close, self._closed = on_close, False
 
@@ -128,7 +131,8 @@ class Run:
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         self.started = equalise(model, self.control)
         routing = self._route(model, plan, values)
-        self._model = model
+        machines = measure_machines(self.gradients, self.control) if self._watches(plan) else None
+        self._model, self._values = model, values
         self._engine = Engine(
             model,
             build(model, routing),
@@ -142,6 +146,10 @@ class Run:
         if loader is not None:
             self.loader = loader = self._share(loader)
         self._begin_record(model)
+        if machines is not None:
+            self._watch = Watch(model, self._engine, machines, values, lambda: self._last_samples, self._follow)
+        else:
+            self._announce_plan()
         return model, optimizer, loader
 
     def no_sync(self) -> AbstractContextManager[None]:
@@ -161,7 +169,7 @@ class Run:
     def log(self, *, loss: float | Tensor) -> None:
         """Record the loss of the step under way, or of the one that just ended."""
         if self._record is not None:
-            self._record.loss(float(loss))
+            self._record.loss(float(loss.detach() if isinstance(loss, Tensor) else loss))
 
     def close(self) -> None:
         """End the run on this rank, after hearing that the others end too; calling it twice is harmless.
@@ -194,7 +202,11 @@ class Run:
             self.close()
 
     def _route(self, model: nn.Module, plan: str | Path | Plan, values: str) -> Routing:
-        if isinstance(plan, str) and not plan.endswith(".toml"):
+        if self._watches(plan):
+            said, routing = "auto", first_routing(model, values)
+        elif plan == "auto":  # nothing to plan for one rank
+            said, routing = "auto", Routing({})
+        elif isinstance(plan, str) and not plan.endswith(".toml"):
             said, routing = plan, by_scheme(model, plan, values)
         else:
             self.plan, routing = by_plan(model, plan, self.size, values)
@@ -205,6 +217,23 @@ class Run:
                 first = next((a, b) for a, b in zip(texts[0].split("\n"), text.split("\n"), strict=False) if a != b)
                 raise Disagreement(f"the ranks' plans differ: {first[0]!r} on rank 0, {first[1]!r} on rank {rank}")
         return routing
+
+    def _watches(self, plan: object) -> bool:
+        return plan == "auto" and self.size > 1
+
+    def _follow(self, facts: Facts, plan: Plan) -> None:
+        self.facts, self.plan = facts, plan
+        self._announce_plan()
+
+    def _announce_plan(self) -> None:
+        if self.run_dir is not None and self.rank == 0:
+            for name, file in (("facts.toml", self.facts), ("plan.toml", self.plan)):
+                if file is not None:
+                    file.save(self.run_dir / name)
+        if self._record is not None:
+            self._record.trace()
+            if self.plan is not None:
+                self._record.plan(self.engine.step, "plan.toml")
 
     def _share(self, loader: Any) -> Any:
         if not can_share(loader):
@@ -222,7 +251,7 @@ class Run:
         weight = self._weight_given
         if weight is None:
             weight = float(self._samples) if self.loader is not None else 1.0
-        self._samples = 0
+        self._samples, self._last_samples = 0, self._samples
         self._weight_given = None
         return weight
 

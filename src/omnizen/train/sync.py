@@ -77,6 +77,7 @@ class Engine:
         self.wire = Wire(f"omnizen-wire-{gradients.rank}")
         self.buffers = Buffers(model)
         self.observers: list[Callable[[Round], None]] = []
+        self.probe: Callable[[Unit], None] | None = None
         self._take_weight, self._model = take_weight, model
         self._params = trainable(model)
         self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
@@ -180,6 +181,8 @@ class Engine:
         @torch.no_grad()
         def work() -> None:
             assert agreed is not None
+            if self.probe is not None:
+                self.probe(unit)
             unit.reduce(self.gradients, agreed.wait().factor, step)
 
         self.wire.submit(work)
@@ -196,7 +199,7 @@ class Engine:
             self._complete(now, now.agreed)
             now.ended_s = time.monotonic()
         self._round = None
-        for observer in self.observers:
+        for observer in list(self.observers):
             observer(now)
 
     def _complete(self, now: Round, agreed: Job[Agreement]) -> None:

@@ -1,0 +1,165 @@
+"""plan="auto": measure the links, watch the first steps, then plan and switch, on all ranks at the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import torch
+from torch import nn
+from torch.nn import Parameter
+
+from omnizen.measure.device import measure_device
+from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts, LinkFacts, StepFacts
+from omnizen.measure.gradient import PatternProbe
+from omnizen.measure.links import measure_links
+from omnizen.measure.model import model_digest
+from omnizen.measure.texts import gather_texts
+from omnizen.plan.plan import Plan
+from omnizen.plan.search import make_plan
+from omnizen.plan.share import share_plan
+from omnizen.plan.trial import refine
+from omnizen.protocols import Comm
+from omnizen.train.router import Routing, build, from_plan, tables, trainable
+from omnizen.train.rows import no_rows, row_shape, rows_of, sum_dtype
+from omnizen.train.sync import Engine, Round
+from omnizen.train.units import Unit
+from omnizen.types import Contribution
+
+WATCHED_STEPS = 3
+"""Steps before the plan. The first pays for caches and allocations; the others are timed."""
+LINKS_BUDGET_S = 2.0
+ROWS_FROM = 1024
+"""A dense matrix with fewer rows is not watched: what its zero rows could save is less than a message costs."""
+NEAR = 0.15
+"""Schemes predicted to take this share longer than the best are tried on the real links."""
+
+
+def first_routing(model: nn.Module, values: str) -> Routing:
+    """Return what synchronises the watched steps: the plainest exact schemes."""
+    return Routing({table.name: "agsparse" for table in tables(model) if table.sparse}, values=values)
+
+
+@dataclass(slots=True)
+class Machines:
+    """What is measured before the first step."""
+
+    links: list[LinkFacts]
+    devices: list[DeviceFacts]
+
+
+def measure_machines(gradients: Comm, control: Comm) -> Machines:
+    """Measure each rank's device and the links between them (collective, about ``LINKS_BUDGET_S`` long)."""
+    own = measure_device(gradients.rank, gradients.device).model_dump_json()
+    devices = [DeviceFacts.model_validate_json(text) for text in gather_texts(control, own)]
+    return Machines(measure_links(gradients, LINKS_BUDGET_S), devices)
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks on while the first steps go by; ``decide`` is called on all ranks after the last of them.
+
+    Args:
+        in_force: called with facts and plan when the engine follows the plan.
+    """
+
+    model: nn.Module
+    engine: Engine
+    machines: Machines
+    values: str
+    samples: Callable[[], int]
+    in_force: Callable[[Facts, Plan], None]
+    probe: PatternProbe = field(init=False)
+    rounds: list[Round] = field(default_factory=list)
+    last_rows: dict[str, Contribution] = field(default_factory=dict)
+    _names: dict[int, str] = field(init=False)
+    _watched: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        known = {table.name for table in tables(self.model)}
+        params = trainable(self.model)
+        self._names = {id(p): name for name, p in params}
+        self._watched = {name for name, p in params if name in known or (p.dim() > 1 and p.shape[0] >= ROWS_FROM)}
+        self.probe = PatternProbe(self.engine.control)
+        self.engine.probe = self.look
+        self.engine.observers.append(self.round)
+
+    def look(self, unit: Unit) -> None:
+        """Note this rank's own pattern before it is reduced (in the wire thread)."""
+        for param in unit.params:
+            name = self._names[id(param)]
+            if name in self._watched:
+                self._look(name, param)
+
+    def _look(self, name: str, param: Parameter) -> None:
+        rows = no_rows(param) if param.grad is None else rows_of(param.grad)
+        num_rows, width = row_shape(param.shape)
+        self.probe.observe(
+            name,
+            rows.indices,
+            num_rows,
+            width,
+            rows.values.element_size(),
+            shape=tuple(param.shape),
+            dtype=_dtype(param),
+        )
+        self.last_rows[name] = rows
+
+    def round(self, done: Round) -> None:
+        """Note one synchronised backward; decide after the last watched one."""
+        self.rounds.append(done)
+        if len(self.rounds) == WATCHED_STEPS:
+            self.stop()
+            facts, plan = self.engine.call(self.decide)
+            self.engine.route(build(self.model, from_plan(plan, self.values)))
+            self.last_rows.clear()
+            self.in_force(facts, plan)
+
+    def stop(self) -> None:
+        """Look no longer."""
+        self.engine.probe = None
+        if self.round in self.engine.observers:
+            self.engine.observers.remove(self.round)
+
+    def decide(self) -> tuple[Facts, Plan]:
+        """Gather the facts, plan on rank 0, share the plan and try near-ties (in the wire thread)."""
+        control = self.engine.control
+        facts = Facts(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            torch_version=torch.__version__,
+            world_size=control.size,
+            model_digest=model_digest(self.model),
+            devices=self.machines.devices,
+            links=self.machines.links,
+            gradients=self._gradients(),
+            step=self._step(control),
+        )
+        facts = Facts.from_toml(gather_texts(control, facts.to_toml())[0])
+        plan = share_plan(make_plan(facts) if control.rank == 0 else None, control)
+        return facts, refine(plan, self.engine.gradients, self._samples(plan), NEAR)
+
+    def _samples(self, plan: Plan) -> dict[str, Contribution]:
+        sparse = {t.name for t in plan.tensors if t.kind != "dense"}
+        return {name: rows for name, rows in self.last_rows.items() if name in sparse}
+
+    def _gradients(self) -> list[GradientFacts]:
+        seen = {facts.name: facts for facts in self.probe.finish()}
+        return [
+            seen.get(name) or GradientFacts(name=name, kind="dense", shape=tuple(p.shape), dtype=_dtype(p))
+            for name, p in trainable(self.model)
+        ]
+
+    def _step(self, control: Comm) -> StepFacts:
+        """Time what lies between two waits (update, data, forward, backward): the slowest rank's best step."""
+        pairs = list(zip(self.rounds, self.rounds[1:], strict=False))
+        compute_s = min(b.backward_ended_s - a.ended_s for a, b in pairs)
+        backward_s = min(b.backward_ended_s - b.began_s for _, b in pairs)
+        own = torch.tensor([compute_s, backward_s, self.samples()], dtype=torch.float64, device=control.device)
+        everyone = [part.tolist() for (part,) in control.all_gather([own]).wait()]
+        slowest = max(everyone)
+        return StepFacts(compute_s=slowest[0], backward_s=min(slowest[1], slowest[0]), samples=int(slowest[2]))
+
+
+def _dtype(param: Parameter) -> str:
+    return str(sum_dtype(param.dtype)).removeprefix("torch.")

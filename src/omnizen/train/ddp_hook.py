@@ -1,0 +1,115 @@
+"""One line for those who stay on DistributedDataParallel: our reducers as its communication hook."""
+
+# No `from __future__ import annotations` here: DDP compares the hook's annotations with the types themselves.
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from omnizen.comm.torch_pg import TorchComm, from_default
+from omnizen.protocols import Comm, Reducer
+from omnizen.spans import span
+from omnizen.train.router import make_reducer
+from omnizen.train.rows import rows_of, sparse_grad, sum_dtype
+from omnizen.train.units import dense_value
+from omnizen.train.wire import Wire
+from omnizen.types import Dense, Sparse, State, Step
+
+SHORT = {"zen": "zen-coo"}
+
+
+@dataclass(slots=True)
+class HookState:
+    """What the hook keeps: a group of its own, and the thread that uses it.
+
+    Buckets are reduced one after another in the order in which DDP hands them over (the same on all ranks), never
+    from a completion callback. Nothing is kept by bucket number, which DDP changes after the first step.
+    """
+
+    comm: Comm
+    rows: Reducer
+    dense: Reducer
+    wire: Wire
+    calls: int = 0
+
+    def close(self) -> None:
+        """End the thread and let go of the group."""
+        self.wire.close()
+        self.comm.close()
+
+
+def ddp_hook(
+    scheme: str = "zen", process_group: Any = None, *, timeout_s: float = 60.0, values: str = "float32"
+) -> tuple[HookState, Callable[[HookState, dist.GradBucket], torch.futures.Future[Tensor]]]:
+    """Return what ``ddp.register_comm_hook`` takes: sparse gradients by a scheme, dense ones by all-reduce.
+
+    Called by all ranks together: it makes a process group of its own.
+
+    Args:
+        scheme: "zen", or any scheme of the catalogue.
+        process_group: ranks of the DDP module; all if left out.
+        timeout_s: limit of each wait for another rank.
+        values: dtype of sparse values on the wire; sums are always float32.
+
+    Raises:
+        UserError: an unknown scheme; names the nearest one.
+
+    Example:
+        >>> ddp.register_comm_hook(*oz.ddp_hook("zen"))  # doctest: +SKIP
+    """
+    rows, dense = make_reducer(SHORT.get(scheme, scheme), values), make_reducer("dense", values)
+    comm = own_group(process_group, timeout_s)
+    return HookState(comm, rows, dense, Wire(f"omnizen-ddp-{comm.rank}")), hook
+
+
+def own_group(process_group: Any, timeout_s: float) -> Comm:
+    """Make a comm over the ranks of a group, beside it, so that DDP's own messages and ours cannot meet."""
+    if process_group is None:
+        return from_default(timeout_s, name="ddp hook")
+    ranks = dist.get_process_group_ranks(process_group)
+    group = dist.new_group(ranks, timeout=timedelta(seconds=timeout_s), use_local_synchronization=True)
+    nccl = dist.get_backend(process_group) == "nccl"
+    device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+    release = dist.destroy_process_group
+    return TorchComm(group, device=device, timeout_s=timeout_s, name="ddp hook", members=ranks, release=release)
+
+
+def hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Hand one bucket to the wire thread; the future holds its average."""
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    step = Step(state.calls)
+    if bucket.is_last():
+        state.calls += 1
+    state.wire.submit(partial(_fulfil, state, bucket.buffer(), step, future))
+    return future
+
+
+def _fulfil(state: HookState, grad: Tensor, step: Step, future: torch.futures.Future[Tensor]) -> None:
+    try:
+        state.comm.step = step.n
+        with torch.no_grad():
+            future.set_result(reduce(state, grad, step))
+    except Exception as error:
+        future.set_exception(error)  # type: ignore[arg-type]  # the stub names the value type
+        raise
+
+
+def reduce(state: HookState, grad: Tensor, step: Step) -> Tensor:
+    """Average one bucket over ranks, in its own layout and dtype."""
+    if grad.is_sparse and Sparse in state.rows.takes and state.rows.name != "dense":
+        with span("select", "ddp bucket"):
+            rows = rows_of(grad)
+        done = state.rows.start(rows, State(), state.comm, step).wait()
+        value = done.value if isinstance(done.value, Sparse) else rows_of(done.value.values.view(grad.shape))
+        return sparse_grad(value, grad)
+    whole = grad.to_dense() if grad.is_sparse else grad
+    flat = whole.reshape(-1).to(sum_dtype(grad.dtype))
+    done = state.dense.start(Dense(flat), State(), state.comm, step).wait()
+    mean = dense_value(done).view(whole.shape)
+    return sparse_grad(rows_of(mean), grad) if grad.is_sparse else mean.to(grad.dtype)
