@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from omnizen.bench.cases.lm import LmCase, lm_case
-from omnizen.bench.cases.zipf import LogUniform
+from omnizen.bench.cases.negatives import LogUniform, Uniform
 from omnizen.data.tokens import TokenCorpus
 from omnizen.errors import UserError
 
@@ -15,8 +15,9 @@ def corpus(num_words=100, num_tokens=2000):
     return TokenCorpus("counting", ids, [str(i) for i in range(num_words)])
 
 
-def test_draws_are_distinct_and_follow_the_expected_counts():
-    sampler = LogUniform.of(200, 20)
+@pytest.mark.parametrize("make", [LogUniform.of, Uniform])
+def test_draws_are_distinct_and_follow_the_expected_counts(make):
+    sampler = make(200, 20)
     rng = np.random.default_rng(0)
     draws = [sampler.draw(rng) for _ in range(4000)]
     assert all(len(draw.unique()) == 20 for draw in draws)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from omnizen.bench.cases.case import Batch, Case
-from omnizen.bench.cases.zipf import LogUniform
+from omnizen.bench.cases.negatives import LogUniform, Sampler, Uniform
 from omnizen.data.tokens import TokenCorpus
 from omnizen.errors import UserError, nearest
 
@@ -33,7 +33,7 @@ class TiedLstm(nn.Module):
         sampler: of the negatives; corrects the scores by their expected count.
     """
 
-    def __init__(self, num_words: int, width: int, *, sparse: bool, sampler: LogUniform) -> None:
+    def __init__(self, num_words: int, width: int, *, sparse: bool, sampler: Sampler) -> None:
         super().__init__()
         self.table = nn.Embedding(num_words, width, sparse=sparse)
         nn.init.uniform_(self.table.weight, -0.1, 0.1)
@@ -68,6 +68,7 @@ class LmCase(Case):
         width: of rows and hidden state.
         length: words in a sequence.
         num_negatives: distinct words that each rank draws a step; at most a quarter of the vocabulary.
+        zipf: whether negatives follow Zipf's law instead of being uniform.
     """
 
     name: ClassVar[str] = "lm"
@@ -77,6 +78,7 @@ class LmCase(Case):
     width: int = 200
     length: int = 35
     num_negatives: int = 512
+    zipf: bool = False
 
     def __post_init__(self) -> None:
         num_drawn = min(self.num_negatives, self.corpus.num_words // 4)
@@ -84,10 +86,11 @@ class LmCase(Case):
             raise UserError(
                 f"{self.corpus.name} has {self.corpus.num_words} different words; at least 4 are needed"
             )
-        object.__setattr__(self, "_sampler", LogUniform.of(self.corpus.num_words, num_drawn))
+        make = LogUniform.of if self.zipf else Uniform
+        object.__setattr__(self, "_sampler", make(self.corpus.num_words, num_drawn))
 
     @property
-    def sampler(self) -> LogUniform:
+    def sampler(self) -> Sampler:
         """Where negatives come from."""
         return self._sampler  # type: ignore[attr-defined]
 
