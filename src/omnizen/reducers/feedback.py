@@ -24,7 +24,8 @@ class ErrorFeedback:
 
     Lets a lossy reducer lose nothing in the long run. Costs memory of one float32 tensor of the gradient's shape.
     For row-sparse contributions only the rows that this step touches take part; the residual of the others waits
-    until their row is touched again, so that the rows sent do not grow from step to step.
+    until their row is touched again, so that the rows sent do not grow from step to step. A rank that answers for
+    the rounding of a row that it never touches itself (an owner in Zen) therefore goes on owing it.
     Where a contribution is NaN or infinite the residual is set to zero: the bad value is passed on once, for
     whoever watches the gradients, and does not come back.
 
