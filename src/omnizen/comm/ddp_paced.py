@@ -1,7 +1,6 @@
 """Stock DistributedDataParallel over a link paced in software, so that it meets the same modelled link as ours."""
 
-from __future__ import annotations
-
+# No ``from __future__ import annotations`` here: DDP compares the hook's annotations with the classes themselves.
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -17,6 +17,8 @@ from omnizen.protocols import Later, Pending
 from omnizen.types import Parts
 
 T = TypeVar("T")
+Key = tuple[str, int, int, int]
+"""Of a letter: group, source, destination, number of the letter between the two."""
 
 
 class ThreadWorld:
@@ -26,39 +28,47 @@ class ThreadWorld:
         if size < 1:
             raise UserError(f"a world has at least one rank, got size={size}")
         self.size, self.timeout_s = size, timeout_s
-        lock = threading.Lock()
-        self._arrived = [threading.Condition(lock) for _ in range(size)]  # one each: a post wakes one rank
-        self._mail: dict[tuple[str, int, int, int], Parts] = {}
+        self._lock = threading.Lock()
+        self._arrived = [threading.Condition(self._lock) for _ in range(size)]
+        self._awaited: list[list[Key]] = [[] for _ in range(size)]
+        self._mail: dict[Key, Parts] = {}
         self._lost: set[int] = set()
 
     def comm(self, rank: int) -> ThreadComm:
         """Return the comm of one rank of the whole world."""
         return ThreadComm(self, list(range(self.size)), rank, "world")
 
-    def post(self, key: tuple[str, int, int, int], parts: Parts) -> None:
-        """Leave parts for a rank; the key is (group, source, destination, number of the message)."""
-        arrived = self._arrived[key[2]]
-        with arrived:
-            self._mail[key] = parts
-            arrived.notify_all()
+    def post(self, letters: Mapping[Key, Parts]) -> None:
+        """Leave parts for ranks; only those who wait for these very letters are woken."""
+        with self._lock:
+            self._mail.update(letters)
+            for key in letters:
+                if key in self._awaited[key[2]]:
+                    self._arrived[key[2]].notify_all()
 
-    def take(self, key: tuple[str, int, int, int], step: int | None) -> Parts:
-        """Wait for parts; raises ``PeerLost`` when the sender ended or the time limit passed."""
-        _, source, me, _ = key
+    def take(self, keys: Sequence[Key], step: int | None) -> list[Parts]:
+        """Wait for letters to one rank; raises ``PeerLost`` when a sender ended or the time limit passed."""
         started = time.monotonic()
-        with self._arrived[me]:
-            while key not in self._mail:
-                elapsed_s = time.monotonic() - started
-                if source in self._lost:
-                    raise PeerLost(rank=me, peer=source, step=step, elapsed_s=elapsed_s, limit_s=self.timeout_s)
-                if elapsed_s >= self.timeout_s:
-                    raise PeerTimeout(rank=me, peer=source, step=step, elapsed_s=elapsed_s, limit_s=self.timeout_s)
-                self._arrived[me].wait(self.timeout_s - elapsed_s)
-            return self._mail.pop(key)
+        with self._lock:
+            for key in keys:
+                while key not in self._mail:
+                    self._wait_for(key, step, time.monotonic() - started)
+            return [self._mail.pop(key) for key in keys]
+
+    def _wait_for(self, key: Key, step: int | None, elapsed_s: float) -> None:
+        _, source, me, _ = key
+        if source in self._lost or elapsed_s >= self.timeout_s:
+            made = PeerLost if source in self._lost else PeerTimeout
+            raise made(rank=me, peer=source, step=step, elapsed_s=elapsed_s, limit_s=self.timeout_s)
+        self._awaited[me].append(key)
+        try:
+            self._arrived[me].wait(self.timeout_s - elapsed_s)
+        finally:
+            self._awaited[me].remove(key)
 
     def lose(self, rank: int) -> None:
         """Mark a rank as ended, so that those who wait for it are told at once."""
-        with self._arrived[rank]:
+        with self._lock:
             self._lost.add(rank)
             for arrived in self._arrived:
                 arrived.notify_all()
@@ -79,17 +89,19 @@ class ThreadComm(CommBase):
 
     def _swap(self, out: Mapping[int, Parts], sources: Sequence[int]) -> Callable[[], dict[int, Parts]]:
         me = self.members[self.rank]
+        letters = {}
         for dest, parts in out.items():
             peer = self.members[dest]
-            self.world.post((self.name, me, peer, self._sent[peer]), [p.detach().clone() for p in parts])
+            letters[self.name, me, peer, self._sent[peer]] = [p.detach().clone() for p in parts]
             self._sent[peer] += 1
+        self.world.post(letters)
         keys = {}
         for source in sources:
             peer = self.members[source]
             keys[source] = (self.name, peer, me, self._received[peer])
             self._received[peer] += 1
         step = self.step
-        return lambda: {source: self.world.take(key, step) for source, key in keys.items()}
+        return lambda: dict(zip(keys, self.world.take(list(keys.values()), step), strict=True))
 
     def all_reduce(self, x: Tensor) -> Pending[Tensor]:
         """Sum in rank order, so that every rank gets the same bits."""

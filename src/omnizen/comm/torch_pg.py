@@ -40,15 +40,21 @@ def from_default(
         nccl = dist.get_backend() == "nccl"
         device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
     limit = timedelta(seconds=timeout_s)
+    world = dist.new_group(timeout=limit, group_desc=name)
+    gloo: Any = dist.ProcessGroupGloo  # torch's type stubs lack its constructor
 
     def make_group(members: list[int], name: str) -> Group:
-        return dist.new_group(members, timeout=limit, use_local_synchronization=True, group_desc=name)
+        if world._get_backend(torch.device(device)).name() == "nccl":  # not measured on a GPU
+            return dist.new_group(members, timeout=limit, use_local_synchronization=True, group_desc=name)
+        # Not new_group: it names groups by their ranks, so the second group of the same ranks finds the
+        # addresses of the first in the store, and connects to nobody.
+        store = dist.PrefixStore(name, world.get_group_store())
+        return gloo(store, members.index(dist.get_rank()), len(members), limit)
 
     def release(group: Group) -> None:
-        if dist.is_initialized():
+        if isinstance(group, dist.ProcessGroup) and dist.is_initialized():
             dist.destroy_process_group(group)
 
-    world = dist.new_group(timeout=limit, group_desc=name)
     return TorchComm(world, device=device, timeout_s=timeout_s, name=name, make_group=make_group, release=release)
 
 
