@@ -1,4 +1,4 @@
-"""A headless Chromium that loads a page in a frame of a given width and says what it looks like."""
+"""A headless Chromium that loads a page in frames of given widths and says what it looks like in each."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 PROBE = Path(__file__).with_name("probe.js")
 FRAME = """<!doctype html><body style="margin:0">
-<script>addEventListener("message", (e) => (document.body.dataset.seen = JSON.stringify(e.data)));</script>
-<iframe src="{src}" style="width:{width}px;height:900px;border:0"></iframe></body>"""
+<script>
+const seen = {};
+addEventListener("message", (e) => {
+  seen[e.data.width] = e.data;
+  document.body.dataset.seen = JSON.stringify(seen);
+});
+</script>"""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the browser reported of a page."""
+    """What the browser reported of a page, by width."""
 
-    facts: dict
+    facts: dict[int, dict]
     console: list[str]
 
 
@@ -31,7 +37,7 @@ def find() -> str | None:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-def look(page: Path, folder: Path, *, width: int, dark: bool) -> Seen:
+def look(page: Path, folder: Path, *, widths: Sequence[int], dark: bool) -> Seen:
     """Load a page and return what it looks like.
 
     Args:
@@ -41,13 +47,16 @@ def look(page: Path, folder: Path, *, width: int, dark: bool) -> Seen:
     probe = f"<head><script>{PROBE.read_text()}</script>"
     probed, frame = folder / "page.html", folder / "frame.html"
     probed.write_text(page.read_text(encoding="utf-8").replace("<head>", probe, 1), encoding="utf-8")
-    frame.write_text(FRAME.format(src=probed.as_uri(), width=width))
+    frames = [
+        f'<iframe src="{probed.as_uri()}" style="width:{w}px;height:900px;border:0"></iframe>' for w in widths
+    ]
+    frame.write_text(FRAME + "".join(frames))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     flags += ["--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr"]
     flags += [
         f"--user-data-dir={folder / 'profile'}",
         "--virtual-time-budget=20000",
-        f"--window-size={width + 20},900",
+        f"--window-size={max(widths) + 20},900",
     ]
     flags += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom"]
     browser = subprocess.Popen(
@@ -68,4 +77,4 @@ def look(page: Path, folder: Path, *, width: int, dark: bool) -> Seen:
     found = re.search(r'data-seen="([^"]*)"', out)
     if found is None:
         raise AssertionError(f"the page reported nothing; the browser said:\n{err[-2000:]}")
-    return Seen(json.loads(html.unescape(found[1])), console)
+    return Seen({int(w): facts for w, facts in json.loads(html.unescape(found[1])).items()}, console)

@@ -97,6 +97,9 @@ def test_a_paced_network_is_never_called_a_wire(tmp_path, network):
 def test_runs_on_different_networks_are_not_compared_without_a_warning(tmp_path, demo):
     paced = load_run(write_run(tmp_path, network="loopback, paced in software"))
     assert "different networks" in words.comparable([demo[0], paced])[0]
+    said = " ".join(words.headline([demo[0], paced]))
+    assert "not under the same conditions" in said
+    assert "times as" not in said
     assert words.comparable(demo) == []
 
 

@@ -28,11 +28,11 @@ def report(
     from rich.console import Console
 
     from omnizen.report.load import load_runs
-    from omnizen.report.page import write_report
+    from omnizen.report.page import save_report
     from omnizen.report.words import headline
 
-    path = write_report(runs, out)
     loaded = load_runs(runs)
+    path = save_report(loaded, out)
     console = Console(highlight=False, soft_wrap=True)
     for sentence in headline(loaded):
         console.print(sentence, markup=False)

@@ -42,7 +42,11 @@ def write_report(run_dirs: Sequence[str | Path], out: str | Path | None = None) 
         >>> write_report(["demo/ddp", "demo/omnizen"])  # doctest: +SKIP
         PosixPath('demo/report.html')
     """
-    runs = load_runs(run_dirs)
+    return save_report(load_runs(run_dirs), out)
+
+
+def save_report(runs: Sequence[RunData], out: str | Path | None = None) -> Path:
+    """Write the report of runs that were read already; see ``write_report``."""
     path = Path(out) if out is not None else _default_path(runs)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +135,7 @@ def _tiles(runs: Sequence[RunData]) -> str:
     if ours is None:
         return ""
     tiles = []
-    if chosen and theirs:
+    if chosen and theirs and not words.comparable(chosen):
         factor = theirs.step_s / ours.step_s
         tiles.append((f"{numbers.times(factor)} {numbers.TIMES}", f"the speed of {chosen[1].label}"))
     tiles.append((numbers.seconds(ours.step_s), f"a step of {subject.label}"))

@@ -164,7 +164,7 @@ def _gradients(measured: Facts) -> Html:
     ordered = sorted(measured.gradients, key=lambda g: (-_dense_bytes(g), g.name))
     rows: list[list[Cell]] = []
     for g in ordered:
-        shape = f" {numbers.TIMES} ".join(f"{n:,}" for n in g.shape) or "a number"
+        shape = f"\xa0{numbers.TIMES} ".join(f"{n:,}" for n in g.shape) or "a number"
         growth = ", ".join(f"{numbers.significant(v)} at {k}" for k, v in g.densification.items() if k != "1")
         row: list[Cell] = [code(g.name), g.kind, shape, g.dtype, numbers.nbytes(_dense_bytes(g))]
         if g.kind == "dense":

@@ -57,7 +57,8 @@ def comparison(runs: Sequence[RunData]) -> Html:
                 "Seconds per step, divided by the dilation", lambda r, s: numbers.seconds(s.step_s / r.run.dilation)
             )
         )
-    rows.append(row(f"Speed, {reference.label} = 1", speed))
+    if not words.comparable(runs):
+        rows.append(row(f"Speed, {reference.label} = 1", speed))
     rows.append(row("Received per worker and step", lambda _, s: numbers.nbytes(s.rx_bytes)))
     if any(s and s.busiest_rx_bytes > 1.02 * s.rx_bytes for s in summaries):
         rows.append(row("Received by the busiest worker", lambda _, s: numbers.nbytes(s.busiest_rx_bytes)))

@@ -39,6 +39,8 @@ def _compared(subject: RunData, reference: RunData) -> list[str]:
     a, b = subject.label, reference.label
     paced = "Over links paced in software, " if PACED in (subject.run.network, reference.run.network) else ""
     took = f"{paced}{a} took {numbers.seconds(ours.step_s)} a step, {b} {numbers.seconds(theirs.step_s)}"
+    if comparable([subject, reference]):
+        return [f"{took}, but not under the same conditions."]
     factor = theirs.step_s / ours.step_s
     if factor >= 1.02:
         first = f"{took}: {numbers.times(factor)} times as fast."
@@ -155,9 +157,7 @@ def comparable(runs: Sequence[RunData]) -> list[str]:
         "link rates": [numbers.bit_rate(run.run.rate_bytes_per_s) for run in runs],
         "numbers of workers": [str(run.run.size) for run in runs],
         "dilations": [numbers.factor(run.run.dilation) for run in runs],
-        "models": [
-            f"{run.run.model.get('name', '?')} with {run.run.model.get('params', '?')} parameters" for run in runs
-        ],
+        "numbers of parameters": [str(run.run.model.get("params", "unknown")) for run in runs],
     }.items():
         if len(set(values)) > 1:
             each = ", ".join(f"{run.label}: {value}" for run, value in zip(runs, values, strict=True))

@@ -10,7 +10,7 @@
   };
   const axis = (own) => ({
     gridcolor: color("@grid"), zeroline: false, linecolor: color("@grid"), fixedrange: true, automargin: true,
-    ...own, title: { standoff: 10, ...(own || {}).title },
+    ...own, title: { standoff: 10, font: { size: 13 }, ...(own || {}).title },
   });
   const draw = () => {
     const narrow = window.innerWidth < 640;
