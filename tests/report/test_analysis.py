@@ -1,9 +1,10 @@
 import math
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
-from omnizen.report import words
+from omnizen.report import charts, words
 from omnizen.report.analysis import link_bytes, loss_at_equal_steps, losses, summarise, unusual_steps
 from omnizen.report.load import load_run, load_runs
 from tests.report.sample_run import DENSE_BYTES, PLAN_STEP, SIZE, STEPS, write_run
@@ -106,3 +107,17 @@ def test_runs_on_different_networks_are_not_compared_without_a_warning(tmp_path,
 def test_a_loss_that_is_not_a_number_stays_one(tmp_path):
     run = load_run(write_run(tmp_path, loss_from=lambda step: math.nan if step > 3 else 5.0, steps=6))
     assert math.isnan(losses(run)[-1][2])
+
+
+def test_a_slow_start_does_not_flatten_the_chart_of_step_times():
+    steady = dict.fromkeys(range(1, 30), 0.03)
+    assert charts.shown_up_to([{0: 4.0} | steady]) == pytest.approx(0.045)
+    assert charts.shown_up_to([{0: 0.08} | steady]) == 0.08
+    assert charts.shown_up_to([{}, {0: 4.0}]) == 4.0
+
+
+def test_a_slow_worker_that_hardly_matters_is_not_said_to_be_waited_for(demo):
+    base = summarise(demo[0])
+    said = words.slowest(demo[0], replace(base, compute_s={0: 0.2, 1: 0.2, 2: 0.3, 3: 0.2}, step_s=10.0))
+    assert "rank 2" in said
+    assert "which is 1.00 % of a step" in said

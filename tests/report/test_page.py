@@ -9,6 +9,7 @@ from omnizen.errors import UserError
 from omnizen.report import numbers
 from omnizen.report.analysis import summarise
 from omnizen.report.load import load_runs
+from omnizen.report.markup import chart
 from omnizen.report.page import render, write_report
 from tests.report.sample_run import SIZE, plan, write_run
 
@@ -135,3 +136,10 @@ def test_the_file_goes_to_the_run_or_to_the_folder_that_runs_share(tmp_path):
     assert write_report(paths, out) == out
     with pytest.raises(UserError, match="cannot be written"):
         write_report(paths, paths[0])
+
+
+def test_data_of_a_chart_cannot_end_its_script():
+    evil = {"data": [{"name": "</script><script>alert(1)"}], "layout": {"height": 1}}
+    text = chart("c", "t", evil, "s", "").text
+    assert text.count("</script>") == 1
+    assert figures(text) == {"c": evil}

@@ -38,6 +38,7 @@ def breakdown(run: RunData) -> Figure | None:
     if summary is None or not summary.parts:
         return None
     ranks = sorted(summary.parts)
+    scale, unit = numbers.axis_unit(summary.step_s)
     labels = [f"rank {rank}" for rank in ranks]
     bars: list[Figure] = []
     for part in PARTS:
@@ -49,7 +50,7 @@ def breakdown(run: RunData) -> Figure | None:
                     "orientation": "h",
                     "name": part,
                     "y": labels,
-                    "x": values,
+                    "x": [value * scale for value in values],
                     "marker": {"color": f"@{part}"},
                     "hovertext": [
                         f"rank {r}, {part}: {numbers.seconds(v)}" for r, v in zip(ranks, values, strict=True)
@@ -62,7 +63,7 @@ def breakdown(run: RunData) -> Figure | None:
         height=150 + 34 * len(ranks),
         barmode="stack",
         bargap=0.35,
-        xaxis={"title": {"text": "seconds of one step"}, "rangemode": "tozero"},
+        xaxis={"title": {"text": f"{unit} of one step"}, "rangemode": "tozero"},
         yaxis={"autorange": "reversed", "showgrid": False},
         legend={"traceorder": "normal"},
     )
@@ -70,25 +71,35 @@ def breakdown(run: RunData) -> Figure | None:
 
 def step_times(runs: Sequence[RunData]) -> Figure | None:
     """Seconds of each step of each run, with the plan's prediction as a thin line."""
+    by_run = [step_lengths(log.steps for log in run.ranks.values()) for run in runs]
+    if not any(by_run):
+        return None
+    top_s = shown_up_to(by_run)
+    scale, unit = numbers.axis_unit(top_s)
     lines: list[Figure] = []
-    for i, run in enumerate(runs):
-        lengths = step_lengths(log.steps for log in run.ranks.values())
+    for i, (run, lengths) in enumerate(zip(runs, by_run, strict=True)):
         if not lengths:
             continue
-        lines.append(_line(i, run.label, thin(list(lengths.items()))))
+        lines.append(_line(i, run.label, [(step, took * scale) for step, took in thin(list(lengths.items()))]))
         if run.plan is not None:
             start = max((plan.step for log in run.ranks.values() for plan in log.plans), default=min(lengths))
-            predicted = run.plan.prediction.step_s
+            predicted = run.plan.prediction.step_s * scale
             line = _line(i, f"{run.label}, predicted", [(start, predicted), (max(lengths), predicted)])
             lines.append(line | {"line": {"color": "@predicted", "width": 2, "dash": "dot"}})
-    if not lines:
-        return None
     return _figure(
         lines,
         height=320,
         xaxis={"title": {"text": "step"}},
-        yaxis={"title": {"text": "seconds"}, "rangemode": "tozero"},
+        yaxis={"title": {"text": unit}, "range": [0, 1.08 * top_s * scale]},
     )
+
+
+def shown_up_to(by_run: Sequence[dict[int, float]]) -> float:
+    """Return the longest step that the chart of step times shows; a few extreme ones must not flatten the rest."""
+    every = [sorted(lengths.values()) for lengths in by_run if lengths]
+    usual_s = max(lengths[int(0.95 * (len(lengths) - 1))] for lengths in every)
+    longest_s = max(lengths[-1] for lengths in every)
+    return longest_s if longest_s <= 3 * usual_s else 1.5 * usual_s
 
 
 def loss_by_step(runs: Sequence[RunData]) -> Figure | None:
@@ -163,6 +174,7 @@ def matrix(cells: dict[tuple[int, int], float], size: int, write: Callable[[floa
 
 def alternatives(names: Sequence[str], predicted_s: Sequence[float]) -> Figure:
     """Bars of predicted seconds by scheme, the chosen one first."""
+    scale, unit = numbers.axis_unit(max(predicted_s))
     colors = ["@chosen", *["@rejected"] * (len(names) - 1)]
     return _figure(
         [
@@ -170,7 +182,7 @@ def alternatives(names: Sequence[str], predicted_s: Sequence[float]) -> Figure:
                 "type": "bar",
                 "orientation": "h",
                 "y": [escape(name) for name in names],
-                "x": list(predicted_s),
+                "x": [s * scale for s in predicted_s],
                 "marker": {"color": colors},
                 "text": [numbers.seconds(s) for s in predicted_s],
                 "textposition": "outside",
@@ -182,9 +194,9 @@ def alternatives(names: Sequence[str], predicted_s: Sequence[float]) -> Figure:
         showlegend=False,
         bargap=0.35,
         xaxis={
-            "title": {"text": "predicted seconds"},
+            "title": {"text": f"predicted {unit}"},
             "rangemode": "tozero",
-            "range": [0, max(predicted_s) * 1.3],
+            "range": [0, max(predicted_s) * scale * 1.3],
         },
         yaxis={"autorange": "reversed", "type": "category", "showgrid": False},
     )

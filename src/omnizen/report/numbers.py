@@ -46,6 +46,16 @@ def seconds(value: float | None) -> str:
     return f"{significant(value * 1e3)} ms" if size >= 1e-4 else f"{significant(value * 1e6)} µs"
 
 
+def axis_unit(longest_s: float) -> tuple[float, str]:
+    """Return the factor from seconds, and the name, of the unit that suits an axis.
+
+    Example:
+        >>> axis_unit(1.3), axis_unit(0.031)
+        ((1.0, 'seconds'), (1000.0, 'milliseconds'))
+    """
+    return (1.0, "seconds") if longest_s >= 0.1 else (1e3, "milliseconds")
+
+
 def nbytes(value: float | None) -> str:
     """Return a number of bytes in decimal units.
 

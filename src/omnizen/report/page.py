@@ -141,6 +141,8 @@ def _tiles(runs: Sequence[RunData]) -> str:
     tiles.append((numbers.seconds(ours.step_s), f"a step of {subject.label}"))
     if ours.rx_bytes:
         tiles.append((numbers.nbytes(ours.rx_bytes), "received per worker and step"))
+    if not chosen and ours.samples_per_s:
+        tiles.append((numbers.significant(ours.samples_per_s), "samples per second, all workers"))
     if subject.plan is not None:
         off = words.deviation(subject.plan.prediction.step_s, ours.step_s)
         tiles.append((numbers.difference(off), "measured step against predicted"))

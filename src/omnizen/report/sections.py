@@ -113,12 +113,17 @@ def _unusual(run: RunData) -> list[Html]:
 
 
 def _step_times(runs: Sequence[RunData]) -> str:
+    by_run = {run.label: step_lengths(log.steps for log in run.ranks.values()) for run in runs}
+    by_run = {label: lengths for label, lengths in by_run.items() if lengths}
+    if not by_run:
+        return ""
     said = []
-    for run in runs:
-        lengths = step_lengths(log.steps for log in run.ranks.values()).values()
-        if lengths:
-            low, high = numbers.seconds(min(lengths)), numbers.seconds(max(lengths))
-            said.append(f"{run.label}: {len(lengths)} steps of {low} to {high}")
+    top_s = charts.shown_up_to(list(by_run.values()))
+    for label, lengths in by_run.items():
+        low, high = numbers.seconds(min(lengths.values())), numbers.seconds(max(lengths.values()))
+        beyond = sum(took > top_s for took in lengths.values())
+        cut = f" ({beyond} of them longer than the chart shows)" if beyond else ""
+        said.append(f"{label}: {len(lengths)} steps of {low} to {high}{cut}")
     return "; ".join(said) + ". Each step lasts as long as it does on its slowest worker."
 
 

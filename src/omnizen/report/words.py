@@ -10,6 +10,8 @@ from omnizen.report.analysis import SLOWER_FROM, Summary, summarise
 from omnizen.report.load import RunData
 
 ON_THE_WIRE = ("wire", "wait")
+MATTERS_FROM = 0.05
+"""Others are said to wait for a slow worker when it costs at least this part of a step."""
 PACED = "loopback, paced in software"
 
 
@@ -179,10 +181,11 @@ def slowest(run: RunData, summary: Summary) -> str:
             f"The workers compute about equally long: the slowest, {worker(run, rank)}, {own} a step, "
             f"the others {numbers.seconds(others_s)}."
         )
+    share = (summary.compute_s[rank] - others_s) / summary.step_s
+    matters = "and they wait for it" if share >= MATTERS_FROM else f"which is {numbers.percent(share)} of a step"
     return (
         f"The slowest worker is {worker(run, rank)}: it computes {own} a step, "
-        f"{numbers.times(summary.slowness)} times as long as the others ({numbers.seconds(others_s)}), "
-        "and they wait for it."
+        f"{numbers.times(summary.slowness)} times as long as the others ({numbers.seconds(others_s)}), {matters}."
     )
 
 
