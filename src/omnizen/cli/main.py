@@ -7,7 +7,7 @@ import sys
 import typer
 
 from omnizen._version import __version__
-from omnizen.cli import data, lab, measure, plan, report
+from omnizen.cli import bench, data, lab, measure, plan, report
 from omnizen.errors import OmnizenError
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ lab.register(app)
 measure.register(app)
 plan.register(app)
 report.register(app)
+bench.register(app)
 
 
 def main() -> None:

@@ -1,0 +1,135 @@
+"""What a benchmark's worker is told and what it answers; both travel as JSON files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+METHODS = ("ddp", "ddp-sparse", "ddp-fp16", "ddp-powersgd", "torchft", "omnizen")
+SUMMARIES = {
+    "ddp": "stock DistributedDataParallel, dense gradients",
+    "ddp-sparse": "stock DistributedDataParallel, embeddings with sparse=True",
+    "ddp-fp16": "dense gradients through fp16_compress_hook",
+    "ddp-powersgd": "dense gradients through powerSGD_hook, rank 4 from step 2",
+    "torchft": "torchft's DistributedDataParallel, one replica group a worker",
+    "omnizen": "oz.init and run.prepare, plan made from measured facts",
+}
+
+
+class Job(BaseModel):
+    """One method on one case, for all workers alike.
+
+    Args:
+        case_options: passed on to the case (``{"text": FOLDER}`` for a language model on other files).
+        warmup_steps: steps before the timed ones; a method may take more (Omnizen until its plan is in force).
+        steps: timed steps at most.
+        min_steps: timed steps at least, even when they take longer than the budget.
+        budget_s: timed steps end about here.
+        limit_s: the worker ends itself, as failed, when the whole job takes longer.
+        plan: for Omnizen: ``auto``, a plan file or a scheme's name.
+        out: folder of the workers' answers.
+        run_dir: folder of the run's events.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    case: str
+    method: str
+    batch: int
+    case_options: dict[str, Any] = Field(default_factory=dict)
+    warmup_steps: int = 2
+    steps: int = 20
+    min_steps: int = 3
+    budget_s: float = 30.0
+    limit_s: float = 600.0
+    seed: int = 0
+    plan: str = "auto"
+    out: Path
+    run_dir: Path
+
+    def save(self) -> Path:
+        """Write the job into its own folder; returns the file to give to the workers."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / "job.json"
+        path.write_text(self.model_dump_json(indent=1), encoding="utf-8")
+        return path
+
+
+class Network(BaseModel):
+    """The links between the workers, as whoever started them says.
+
+    Args:
+        rate_bytes_per_s: rate of each link as shaped, after dilation; None for links as they are.
+        dilation: factor by which links were slowed to keep compute and wire in proportion.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    network: str = "as is"
+    rate_bytes_per_s: float | None = None
+    dilation: float = 1.0
+
+    @property
+    def shaped(self) -> bool:
+        """True in namespaces, where the interface's own counters hold one worker's bytes."""
+        return self.network == "namespaces, shaped links"
+
+    @property
+    def paced(self) -> bool:
+        """True where every worker must pace its own sending."""
+        return self.network == "loopback, paced in software"
+
+    @classmethod
+    def from_environment(cls) -> Network:
+        """Read what the lab, or the demo's software mode, left in the environment."""
+        return cls(**json.loads(os.environ.get("OMNIZEN_LAB", "{}")))
+
+
+class Answer(BaseModel):
+    """What one worker measured.
+
+    Args:
+        step_s: seconds of each timed step.
+        losses: this rank's loss of every step from the first, warm-up included.
+        rx_bytes_per_step: received over the timed steps, divided by their number.
+        bytes_source: ``interface counters``, ``meter`` (payload only) or ``counted from tensors``.
+        items_per_step: tokens or samples that this rank trained on in one step.
+        setup_s: from the process group to the first step (DDP's broadcast, Omnizen's digests).
+        compute_s: seconds of forward and backward alone, all ranks at work, measured before the first step.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    rank: int
+    size: int
+    method: str
+    failed: str = ""
+    step_s: list[float] = Field(default_factory=list)
+    losses: list[float] = Field(default_factory=list)
+    warmup_steps: int = 0
+    rx_bytes_per_step: float = 0.0
+    tx_bytes_per_step: float = 0.0
+    bytes_source: str = ""
+    items_per_step: int = 0
+    setup_s: float = 0.0
+    compute_s: float = 0.0
+    predicted_step_s: float | None = None
+    schemes: dict[str, str] = Field(default_factory=dict)
+    network: Network = Field(default_factory=Network)
+
+    def save(self, folder: Path) -> None:
+        """Write the answer; readers never see half of it."""
+        path = folder / f"rank{self.rank}.json"
+        part = path.with_suffix(".part")
+        part.write_text(self.model_dump_json(), encoding="utf-8")
+        part.replace(path)
+
+
+def answers(folder: Path) -> list[Answer]:
+    """Read what the workers answered, in rank order."""
+    found = [Answer.model_validate_json(p.read_text(encoding="utf-8")) for p in folder.glob("rank*.json")]
+    return sorted(found, key=lambda a: a.rank)

@@ -1,0 +1,217 @@
+"""Every reduction scheme on synthetic sparse gradients, beside its formula and the planner's pick."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError
+
+from omnizen.bench.grid import Point, by_links, full_grid
+from omnizen.bench.launch import InLab, Launch, python
+from omnizen.bench.rows import Row, failed, measured
+from omnizen.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from omnizen.bench.sync_worker import SyncAnswer, Timing
+
+PLANNER = "planner"
+CLOSE = 1.05
+"""A pick counts as right when it takes at most this many times the fastest scheme's time."""
+POINT_LIMIT_S = 90.0
+START_S = 120.0
+
+
+def points(
+    *, hosts: Sequence[int], rates: Sequence[str], rows: int, width: int, densities: Sequence[float],
+    skews: Sequence[str], grid: bool = False,
+) -> list[Point]:  # fmt: skip
+    """Return the points of all combinations, or the full grid.
+
+    Raises:
+        UserError: a value that no gradient or link can have.
+    """
+    from omnizen.lab import parse_rate
+
+    if grid:
+        return full_grid()
+    try:
+        return [
+            Point(hosts=n, rate_mbit=parse_rate(r) / 1e6, rows=rows, width=width, density=d, skew=s)  # type: ignore[arg-type]
+            for n, r, d, s in product(hosts, rates, densities, skews)
+        ]
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{first['loc'][0]}: {first['msg'].lower()}, got {first['input']!r}") from None
+
+
+def run_sync(
+    wanted: Sequence[Point],
+    *,
+    schemes: Sequence[str] = (),
+    repeats: int = 5,
+    dilation: float | Literal["auto"] = 1.0,
+    seed: int = 0,
+    launch: Callable[[int, float], Launch] | None = None,
+    on_group: Callable[[str], None] = lambda *_: None,
+) -> list[Row]:
+    """Measure all points, one start of the lab for all that share number of workers and rate.
+
+    Args:
+        schemes: catalogue names; empty means all.
+        launch: makes what starts the workers, from their number and the rate in Mbit/s.
+        on_group: told what was begun and what has ended.
+    """
+    from omnizen import catalog
+    from omnizen.bench.sync_worker import SyncAnswer, SyncJob
+
+    names = list(schemes) or list(catalog.REDUCERS)
+    for name in names:
+        if name not in catalog.REDUCERS:
+            raise UserError(f"unknown scheme: {nearest(name, catalog.REDUCERS)}")
+    if repeats < 1:
+        raise UserError(f"repeats must be at least 1, got {repeats}")
+    make = launch or (lambda hosts, rate: InLab(hosts, f"{rate:g}mbit", dilation))
+    rows: list[Row] = []
+    for (hosts, rate_mbit), group in by_links(list(wanted)).items():
+        on_group(f"{hosts} workers, {rate_mbit:g} Mbit/s: {len(group)} gradients, {len(names)} schemes")
+        with tempfile.TemporaryDirectory(prefix="omnizen-sync-") as place:
+            limit_s = 60.0 + POINT_LIMIT_S * len(group)
+            job = SyncJob(
+                points=group, schemes=names, repeats=repeats, seed=seed, limit_s=limit_s, out=Path(place)
+            )  # fmt: skip
+            path = job.out / "job.json"
+            path.write_text(job.model_dump_json(), encoding="utf-8")
+            last: dict[int, str] = {}
+            codes = make(hosts, rate_mbit)(
+                python("omnizen.bench.sync_worker", str(path)), last.__setitem__, limit_s + START_S
+            )
+            found = [
+                SyncAnswer.model_validate_json(p.read_text(encoding="utf-8"))
+                for p in sorted(job.out.glob("rank*.json"))
+            ]
+        rows += group_rows(group, found, reason(codes, found, last), {"seed": seed})
+    return rows
+
+
+def reason(codes: Sequence[int], found: Sequence[SyncAnswer], last: dict[int, str]) -> str:
+    """Return why a group of points has no result; empty when it has."""
+    bad = next((a for a in found if a.failed), None)
+    if bad is not None:
+        return f"rank {bad.rank}: {bad.failed}"
+    missing = next((r for r in range(len(codes)) if r not in {a.rank for a in found}), None)
+    if missing is not None:
+        return f"rank {missing} ended with status {codes[missing]} and no answer: {last.get(missing, 'no output')}"
+    return ""
+
+
+def group_rows(group: Sequence[Point], found: Sequence[SyncAnswer], bad: str, params: dict[str, Any]) -> list[Row]:
+    """Turn the workers' answers into rows: time and bytes of each scheme, and how good the planner's pick was."""
+    rows: list[Row] = []
+    for number, point in enumerate(group):
+        shared: dict[str, Any] = {
+            "bench": "sync", "case": point.name, "hosts": point.hosts, "rate_mbit": point.rate_mbit,
+        }  # fmt: skip
+        if bad:
+            rows.append(failed(bad, **shared, method="all", params=params))
+            continue
+        network = found[0].network
+        more = {**params, "network": network.network, "dilation": network.dilation, "kind": point.kind}
+        seconds: dict[str, list[float]] = {}
+        for timings in zip(*([t for t in a.timings if t.point == number] for a in found), strict=True):
+            seconds[timings[0].scheme] = [max(s) for s in zip(*(t.seconds for t in timings), strict=True)]
+            rows += scheme_rows(shared, timings, seconds[timings[0].scheme], point, network.dilation, more)
+        medians = {scheme: median(samples) for scheme, samples in seconds.items()}
+        fastest, pick = min(medians, key=lambda s: medians[s]), found[0].picks[number]
+        ratio = medians[pick] / medians[fastest]
+        rows.append(
+            measured(
+                [ratio],
+                **shared,
+                method=PLANNER,
+                metric="pick_over_fastest",
+                unit="",
+                params={**more, "pick": pick, "fastest": fastest, "within_5_percent": ratio <= CLOSE},
+            )
+        )
+    return rows
+
+
+def scheme_rows(
+    shared: dict[str, Any], timings: Sequence[Timing], seconds: list[float], point: Point, dilation: float,
+    params: dict[str, Any],
+) -> list[Row]:  # fmt: skip
+    """Return the rows of one scheme on one point; bytes are those of the worker that received most."""
+    first = timings[0]
+    payload = max(t.payload_rx_bytes for t in timings)
+    wire = [t.wire_rx_bytes for t in timings if t.wire_rx_bytes is not None]
+    rx_bytes = max(wire) if wire else payload
+    least_s = rx_bytes / (point.rate_mbit * 1e6 / 8 / dilation)
+    more = {
+        **params,
+        "payload_rx_bytes": payload,
+        "formula_rx_bytes": first.predicted_rx_bytes,
+        "payload_over_formula": payload / first.predicted_rx_bytes if first.predicted_rx_bytes else None,
+    }
+    common = {**shared, "method": first.scheme}
+    over = median(seconds) / least_s if least_s else None
+    timed = {**more, "predicted_s": first.predicted_s, "over_bytes_per_rate": over}
+    return [
+        measured(seconds, **common, metric="reduce_s", unit="s", params=timed),
+        measured(
+            [rx_bytes], **common, metric="rx_bytes", unit="B",
+            params={**more, "source": "interface counters" if wire else "meter", "at": "busiest worker"},
+        ),
+    ]  # fmt: skip
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Lay the schemes of each point side by side; the planner's pick is marked, and so is the fastest."""
+    from rich.table import Table
+
+    out = Table(title="one reduction: median over repeats of the slowest worker")
+    for title in ("workers", "Mbit/s", "gradient", "scheme", "ms", "predicted ms", "MB received", "formula MB", ""):
+        out.add_column(title, justify="left" if title in ("gradient", "scheme", "") else "right")
+    picks = {(r.case, r.hosts, r.rate_mbit): r.params for r in rows if r.method == PLANNER}
+    bytes_of = {(r.case, r.hosts, r.rate_mbit, r.method): r for r in rows if r.metric == "rx_bytes"}
+    before = None
+    for row in rows:
+        place = (row.case, row.hosts, row.rate_mbit)
+        if row.metric not in ("reduce_s", "failed"):
+            continue
+        head = (str(row.hosts), f"{row.rate_mbit:g}", row.case) if place != before else ("", "", "")
+        before = place
+        if row.value is None:
+            out.add_row(*head, row.method, "failed", "", "", "", str(row.params["reason"])[:60])
+            continue
+        marks = [name for name in ("pick", "fastest") if picks[place][name] == row.method]
+        received = bytes_of[*place, row.method]
+        assert received.value is not None
+        out.add_row(
+            *head, row.method, f"{row.value * 1e3:.1f}", f"{row.params['predicted_s'] * 1e3:.1f}",
+            f"{received.value / 1e6:.3f}", f"{row.params['formula_rx_bytes'] / 1e6:.3f}", ", ".join(marks),
+        )  # fmt: skip
+    return out
+
+
+def verdict(rows: Sequence[Row]) -> list[str]:
+    """Say in a few lines how good picks, formulas and times were."""
+    picks = [r for r in rows if r.method == PLANNER]
+    timed = [r for r in rows if r.metric == "reduce_s"]
+    if not picks:
+        return []
+    right = sum(r.params["within_5_percent"] for r in picks)
+    ratios = [r.params["payload_over_formula"] for r in timed if r.params["payload_over_formula"]]
+    close = sum(abs(r - 1) <= 0.03 for r in ratios)
+    errors = sorted(abs(r.params["predicted_s"] / r.value - 1) for r in timed if r.value)
+    return [
+        f"planner's pick fastest or within 5 % of it: {right} of {len(picks)} gradients",
+        f"payload received within 3 % of the formula: {close} of {len(ratios)}",
+        f"predicted time off by {median(errors):.0%} (median), {errors[-1]:.0%} at most",
+    ]

@@ -1,0 +1,197 @@
+"""One worker of the synchronisation benchmark: measures the links, then times every scheme on every gradient.
+
+Run on every host as ``python -m omnizen.bench.sync_worker JOB.json``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from pydantic import BaseModel, ConfigDict, Field
+
+from omnizen.bench.counters import interface_bytes
+from omnizen.bench.grid import Point
+from omnizen.bench.job import Network
+from omnizen.bench.watch import leave, watch
+from omnizen.errors import OmnizenError
+
+if TYPE_CHECKING:
+    from omnizen.comm.meter import Metered
+
+
+class SyncJob(BaseModel):
+    """Points that share their links, and what to do with each.
+
+    Args:
+        schemes: catalogue names; those that do not apply to a gradient's kind are left out for it.
+        repeats: timed reductions of each scheme, in turn with the others, after one that is not timed.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    points: list[Point]
+    schemes: list[str]
+    repeats: int = 3
+    seed: int = 0
+    limit_s: float = 600.0
+    out: Path
+
+
+class Timing(BaseModel):
+    """What one worker measured of one scheme on one point.
+
+    Args:
+        seconds: of each timed reduction, from a barrier.
+        wire_rx_bytes: received by the interface in one reduction, headers included; None without one of its own.
+        payload_rx_bytes: received in one reduction, by the meter.
+        predicted_s: by the planner's formula.
+        predicted_rx_bytes: at the busiest worker, by the scheme's formula.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    point: int
+    scheme: str
+    seconds: list[float] = Field(default_factory=list)
+    wire_rx_bytes: float | None = None
+    payload_rx_bytes: float = 0.0
+    predicted_s: float = 0.0
+    predicted_rx_bytes: float = 0.0
+    failed: str = ""
+
+
+class SyncAnswer(BaseModel):
+    """All timings of one worker; ``picks`` has the planner's choice for each point."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rank: int
+    failed: str = ""
+    timings: list[Timing] = Field(default_factory=list)
+    picks: list[str] = Field(default_factory=list)
+    bandwidth_bytes_per_s: float = 0.0
+    latency_s: float = 0.0
+    network: Network = Field(default_factory=Network)
+
+    def save(self, folder: Path) -> None:
+        """Write the answer; readers never see half of it."""
+        part = folder / f"rank{self.rank}.part"
+        part.write_text(self.model_dump_json(), encoding="utf-8")
+        part.replace(part.with_suffix(".json"))
+
+
+def main(path: str) -> int:
+    """Do a job and leave the answer in its folder; returns the exit status."""
+    job = SyncJob.model_validate_json(Path(path).read_text(encoding="utf-8"))
+    answer = SyncAnswer(rank=int(os.environ["RANK"]), network=Network.from_environment())
+    watch(job.limit_s, lambda reason: answer.model_copy(update={"failed": reason}).save(job.out))
+    try:
+        work(job, answer)
+    except Exception as error:  # whatever goes wrong is the answer
+        answer.failed = str(error) if isinstance(error, OmnizenError) else f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+    answer.save(job.out)
+    return 1 if answer.failed else 0
+
+
+def work(job: SyncJob, answer: SyncAnswer) -> None:
+    """Measure facts, let the planner choose, then time everything."""
+    from omnizen import catalog
+    from omnizen.comm.meter import Metered
+    from omnizen.comm.torch_pg import from_default
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=job.limit_s))
+    comm = Metered(from_default(timeout_s=min(120.0, job.limit_s)))
+    plan(job, answer, comm)
+    for number, point in enumerate(job.points):
+        names = [s for s in job.schemes if point.kind in catalog.REDUCERS[s].kinds]
+        timings = {name: t for t in answer.timings if t.point == number for name in (t.scheme,)}
+        time_point(job, point, [timings[n] for n in names], comm, answer.network.shaped)
+        if comm.rank == 0:
+            print(f'@point {{"number": {number}}}', flush=True)
+    comm.barrier()
+
+
+def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
+    """Measure links, devices and patterns; keep the planner's choice and predictions."""
+    from omnizen import catalog
+    from omnizen.bench.patterns import indices
+    from omnizen.measure.device import measure_device
+    from omnizen.measure.facts import DeviceFacts, Facts
+    from omnizen.measure.gradient import PatternProbe
+    from omnizen.measure.links import measure_links
+    from omnizen.measure.texts import gather_texts
+    from omnizen.plan.cost import predict
+    from omnizen.plan.links import LinkModel
+    from omnizen.plan.search import make_plan, slowest_rates
+
+    links = measure_links(comm)
+    texts = gather_texts(comm, measure_device(comm.rank).model_dump_json())
+    devices = [DeviceFacts.model_validate_json(text) for text in texts]
+    probe = PatternProbe(comm)
+    for number, point in enumerate(job.points):
+        rows = torch.from_numpy(indices(point, comm.rank, job.seed))
+        shape = (point.rows, point.width) if point.width > 1 else (point.rows,)
+        probe.observe(f"{number:04d}", rows, point.rows, point.width, 4, shape=shape)
+    facts = Facts(
+        torch_version=torch.__version__, world_size=comm.size, devices=devices, links=links,
+        gradients=sorted(probe.finish(), key=lambda g: g.name),
+    )  # fmt: skip
+    model, rates = LinkModel.of(facts.links, facts.world_size), slowest_rates(facts.devices)
+    answer.picks = [t.scheme for t in make_plan(facts, schemes=job.schemes).tensors]
+    answer.bandwidth_bytes_per_s, answer.latency_s = model.spread_bytes_per_s, model.latency_s
+    for number, (point, gradient) in enumerate(zip(job.points, facts.gradients, strict=True)):
+        for scheme in job.schemes:
+            if point.kind in catalog.REDUCERS[scheme].kinds:
+                cost = predict(scheme, gradient.sparsity(), comm.size, model, rates)
+                answer.timings.append(
+                    Timing(
+                        point=number,
+                        scheme=scheme,
+                        predicted_s=cost.seconds,
+                        predicted_rx_bytes=cost.traffic.rx_bytes,
+                    )
+                )
+
+
+def time_point(job: SyncJob, point: Point, timings: list[Timing], comm: Metered, shaped: bool) -> None:
+    """Reduce one gradient by each scheme in turn, once untimed and then the repeats."""
+    from omnizen import catalog
+    from omnizen.bench.patterns import contribution
+    from omnizen.types import Step
+
+    mine = contribution(point, comm.rank, job.seed)
+    reducers = {t.scheme: catalog.reducer(t.scheme) for t in timings}
+    states = {name: reducer.init(mine) for name, reducer in reducers.items()}
+    for repeat in range(1 + job.repeats):
+        for timing in timings:
+            name = timing.scheme
+            comm.barrier()
+            wire, payload = interface_bytes()[1] if shaped else 0, received(comm)
+            start_s = time.monotonic()
+            reduced = reducers[name].start(mine, states[name], comm, Step(repeat, name=point.name)).wait()
+            seconds = time.monotonic() - start_s
+            states[name] = reduced.state
+            if repeat:
+                timing.seconds.append(seconds)
+            timing.payload_rx_bytes = received(comm) - payload
+            if shaped:
+                timing.wire_rx_bytes = float(interface_bytes()[1] - wire)
+
+
+def received(comm: Metered) -> float:
+    """Return the payload bytes that this rank has received."""
+    return comm.total().rx_bytes
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1]))

@@ -1,0 +1,180 @@
+"""One worker of a benchmark: one method on one case, timed step by step. Run on every host as
+
+``python -m omnizen.bench.worker JOB.json`` with the environment that torchrun sets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from omnizen.bench.counters import counter
+from omnizen.bench.job import Answer, Job, Network
+from omnizen.bench.methods import Wrapped, method
+from omnizen.bench.watch import leave, watch
+from omnizen.errors import OmnizenError
+
+if TYPE_CHECKING:
+    from omnizen.bench.cases.case import Batch, Case
+    from omnizen.bench.record import Recording
+    from omnizen.plan.plan import Plan
+
+MOST_WARMUP_STEPS = 100
+COMPUTE_STEPS = 3
+
+
+def main(path: str) -> int:
+    """Do a job and leave the answer in its folder; returns the exit status."""
+    job = Job.model_validate_json(Path(path).read_text(encoding="utf-8"))
+    answer = Answer(
+        rank=int(os.environ["RANK"]), size=int(os.environ["WORLD_SIZE"]), method=job.method,
+        network=Network.from_environment(),
+    )  # fmt: skip
+    watch(job.limit_s, lambda reason: late(reason, answer).save(job.out))
+    try:
+        work(job, answer)
+    except Exception as error:  # whatever a method raises becomes its failed row
+        answer.failed = str(error) if isinstance(error, OmnizenError) else f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+    answer.save(job.out)
+    return 1 if answer.failed else 0
+
+
+def work(job: Job, answer: Answer) -> None:
+    """Train, and fill the answer in as it comes."""
+    from omnizen.bench.cases import make_case
+    from omnizen.bench.record import Recording
+
+    torch.set_num_threads(1)
+    row = method(job.method)
+    case = make_case(job.case, **job.case_options)
+    model = case.make_model(sparse=row.sparse, seed=job.seed)
+    optimizer = case.make_optimizer(model)
+    answer.items_per_step = case.units_per_batch(job.batch)
+    if job.method != "omnizen":  # which makes its groups and measures by itself
+        dist.init_process_group("gloo", timeout=timedelta(seconds=job.limit_s))
+        answer.compute_s = compute_seconds(case, model, job, answer)
+    started = time.monotonic()
+    wrapped = row.wrap(model, optimizer, job, answer.network)
+    answer.setup_s = time.monotonic() - started
+    recording = Recording.start(job, answer, model, wrapped)
+    read, answer.bytes_source = counter(answer.network.shaped, wrapped.counted)
+    take = Loop(case, wrapped, job, answer, recording)
+    take.warm_up()
+    planned = agree("timed steps", take.timed_steps())
+    dist.barrier()
+    sent, received = read()
+    for _ in range(planned):
+        answer.step_s.append(take.step())
+    now_sent, now_received = read()
+    answer.tx_bytes_per_step = (now_sent - sent) / planned
+    answer.rx_bytes_per_step = (now_received - received) / planned
+    if wrapped.run is not None and wrapped.run.plan is not None:
+        told_by(wrapped.run.plan, answer)
+    dist.barrier()
+    recording.end()
+    wrapped.close()
+
+
+def late(reason: str, answer: Answer) -> Answer:
+    """Return the answer of a worker whose limit passed."""
+    return answer.model_copy(update={"failed": f"{reason}; {len(answer.losses)} steps were done"})
+
+
+class Loop:
+    """The training loop, one step at a time; the same for every method."""
+
+    def __init__(self, case: Case, wrapped: Wrapped, job: Job, answer: Answer, recording: Recording) -> None:
+        self.case, self.wrapped, self.job, self.answer = case, wrapped, job, answer
+        self.recording = recording
+        self.last_s = 0.0
+
+    def step(self) -> float:
+        """Take one step; returns its seconds."""
+        n = len(self.answer.losses)
+        before = self.recording.before()
+        start_s = time.monotonic()
+        self.wrapped.begin()
+        loss = self.case.loss(self.wrapped.model, batch_of(self.case, n, self.job, self.answer))
+        loss.backward()
+        self.wrapped.optimizer.step()
+        self.wrapped.optimizer.zero_grad()
+        value = float(loss.detach())
+        self.last_s = time.monotonic() - start_s
+        self.answer.losses.append(value)
+        self.wrapped.log(value)
+        self.recording.step(n, start_s, self.last_s, value, before)
+        if self.answer.rank == 0:
+            tell("step", step=n, loss=value, step_s=self.last_s)
+        return self.last_s
+
+    def warm_up(self) -> None:
+        """Take the steps that are not timed: at least the job's, and a few after the method has settled."""
+        since = 0
+        while len(self.answer.losses) < self.job.warmup_steps or since < self.wrapped.steps_after_settling:
+            if len(self.answer.losses) >= MOST_WARMUP_STEPS:
+                raise RuntimeError(f"no plan is in force after {MOST_WARMUP_STEPS} steps")
+            since += self.wrapped.settled()
+            self.step()
+        self.answer.warmup_steps = len(self.answer.losses)
+
+    def timed_steps(self) -> int:
+        """Return how many timed steps fit the budget, from the last warm-up step's time."""
+        fitting = int(self.job.budget_s / max(self.last_s, 1e-6))
+        return min(self.job.steps, max(self.job.min_steps, fitting))
+
+
+def batch_of(case: Case, step: int, job: Job, answer: Answer) -> Batch:
+    """Return what this rank reads at a step, whatever the method."""
+    return case.batch_at(step, rank=answer.rank, size=answer.size, batch=job.batch, seed=job.seed)
+
+
+def compute_seconds(case: Case, model: torch.nn.Module, job: Job, answer: Answer) -> float:
+    """Return the seconds of forward and backward without communication, while all ranks do the same."""
+    from copy import deepcopy
+
+    alone = deepcopy(model)
+    samples = []
+    with torch.random.fork_rng():
+        dist.barrier()
+        for n in range(COMPUTE_STEPS):
+            start_s = time.monotonic()
+            case.loss(alone, batch_of(case, n, job, answer)).backward()
+            samples.append(time.monotonic() - start_s)
+            alone.zero_grad()
+        dist.barrier()
+    return min(samples[1:])
+
+
+def agree(what: str, value: int) -> int:
+    """Return rank 0's value on every rank, through the store and not over the measured collectives."""
+    store = dist.distributed_c10d._get_default_store()
+    key = f"bench/{what}"
+    if dist.get_rank() == 0:
+        store.set(key, str(value))
+    return int(store.get(key))
+
+
+def told_by(plan: Plan, answer: Answer) -> None:
+    """Take the prediction and the schemes from Omnizen's plan."""
+    answer.predicted_step_s = plan.prediction.step_s
+    answer.compute_s = plan.prediction.compute_s
+    answer.schemes = {t.name: t.scheme for t in plan.tensors}
+
+
+def tell(kind: str, **what: Any) -> None:
+    """Print one line for whoever started this worker to follow."""
+    print(f"@{kind} {json.dumps(what)}", flush=True)
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1]))

@@ -1,0 +1,151 @@
+"""``omnizen bench``: our methods beside the field's, and every reduction scheme beside the planner's pick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import typer
+
+from omnizen.errors import UserError
+
+if TYPE_CHECKING:
+    from omnizen.bench.rows import Row
+
+N = TypeVar("N")
+
+JSON = Annotated[Path | None, typer.Option("--json", help="Append the rows to this file, one JSON object a line.")]
+RATE = Annotated[str, typer.Option(help="Rate of each link, both ways: 100mbit, 1gbit.")]
+QUICK = Annotated[bool, typer.Option("--quick", help="Few steps and few methods: ends within a minute.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    bench = typer.Typer(no_args_is_help=True, help="Compare methods and schemes over shaped links.")
+    bench.command("e2e")(e2e)
+    bench.command("sync")(sync)
+    app.add_typer(bench, name="bench")
+
+
+def e2e(
+    case: Annotated[str, typer.Option(help="What to train: lm, flights or cnn.")] = "lm",
+    hosts: Annotated[int | None, typer.Option(help="How many workers, 8 unless --quick.")] = None,
+    rate: RATE = "100mbit",
+    dilation: Annotated[
+        str, typer.Option(help="Slow the links with the shared cores: auto, or a factor.")
+    ] = "auto",
+    batch: Annotated[int, typer.Option(help="Samples (sequences) a worker and step.")] = 32,
+    methods: Annotated[str, typer.Option(help="Comma-separated; all methods unless given.")] = "",
+    repeats: Annotated[int, typer.Option(help="Runs of each method, in turn with the others.")] = 3,
+    steps: Annotated[int, typer.Option(help="Timed steps of a run, at most.")] = 30,
+    seconds: Annotated[float, typer.Option(help="Timed steps of a run end about here.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Of the model and the batches.")] = 0,
+    text: Annotated[Path | None, typer.Option(help="Folder of text for the language model.")] = None,
+    quick: QUICK = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check losses against one process on the union of the batches.")
+    ] = False,
+    json: JSON = None,
+    keep_runs: Annotated[Path | None, typer.Option(help="Keep events, facts and plans in this folder.")] = None,
+) -> None:
+    """Train the same model on the same batches over the same links by each method in turn."""
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from omnizen.bench import e2e as bench
+    from omnizen.bench.follow import Progress
+    from omnizen.bench.rows import append
+    from omnizen.bench.summary import e2e_table
+
+    settings = bench.Settings(
+        case=case, hosts=hosts or (4 if quick else 8), rate=rate, dilation=_dilation(dilation), batch=batch,
+        methods=tuple(m.strip() for m in methods.split(",") if m.strip()) or bench.METHODS,
+        repeats=repeats, steps=steps, budget_s=seconds, seed=seed, keep_runs=keep_runs,
+        case_options={} if text is None else {"text": str(text)},
+    )  # fmt: skip
+    if quick:
+        settings = replace(settings, **bench.quick(settings))
+    console = Console()
+    with Progress(console, total=settings.repeats * len(settings.methods)) as progress:
+        if verify:
+            rows = bench.verify(settings, follow=progress.follow, on_trial=progress.ended)
+        else:
+            rows = bench.run_e2e(settings, follow=progress.follow, on_trial=progress.ended)
+    if json is not None:
+        append(json, rows)
+    console.print(e2e_table(rows))
+    for row in rows:
+        if row.metric == "loss_off_single_process":
+            word = "equal" if row.params["same"] else "NOT equal"
+            steps = row.params["steps"]
+            console.print(f"{row.method}: losses of {steps} steps {word} to one process's (off by {row.value:.1e})")
+    _end(rows, json)
+
+
+def sync(
+    hosts: Annotated[str, typer.Option(help="Comma-separated numbers of workers.")] = "2,4,8",
+    rows: Annotated[int, typer.Option(help="Rows of the gradient.")] = 50_000,
+    width: Annotated[int, typer.Option(help="Elements in a row; 1 is element sparsity.")] = 64,
+    density: Annotated[str, typer.Option(help="Comma-separated fractions of rows that a worker touches.")] = "0.1",
+    skew: Annotated[str, typer.Option(help="zipf, uniform or both: zipf,uniform.")] = "zipf",
+    rate: Annotated[str, typer.Option(help="Comma-separated rates of the links.")] = "100mbit",
+    schemes: Annotated[str, typer.Option(help="Comma-separated; the whole catalogue unless given.")] = "",
+    repeats: Annotated[int, typer.Option(help="Timed reductions of each scheme.")] = 5,
+    dilation: Annotated[str, typer.Option(help="Slow the links with the shared cores: auto, or a factor.")] = "1",
+    grid: Annotated[bool, typer.Option("--grid", help="The 40 points on which the planner is judged.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the synthetic gradients.")] = 0,
+    quick: QUICK = False,
+    json: JSON = None,
+) -> None:
+    """Average synthetic sparse gradients by every scheme; compare with the formulas and the planner's pick."""
+    from rich.console import Console
+
+    from omnizen.bench import sync as bench
+    from omnizen.bench.rows import append
+
+    if quick:
+        hosts, repeats = hosts if hosts != "2,4,8" else "4", min(repeats, 2)
+    points = bench.points(
+        hosts=_numbers(hosts, "--hosts", int), rates=_words(rate), rows=rows, width=width,
+        densities=_numbers(density, "--density", float), skews=_words(skew), grid=grid,
+    )  # fmt: skip
+    console = Console()
+    found = bench.run_sync(
+        points, schemes=_words(schemes), repeats=repeats, dilation=_dilation(dilation), seed=seed,
+        on_group=lambda text: console.print(text, highlight=False),
+    )  # fmt: skip
+    if json is not None:
+        append(json, found)
+    console.print(bench.table(found))
+    for line in bench.verdict(found):
+        console.print(line, highlight=False)
+    _end(found, json)
+
+
+def _end(rows: list[Row], json: Path | None) -> None:
+    if json is not None:
+        typer.echo(f"{len(rows)} rows were added to {json}")
+    if all(r.metric == "failed" for r in rows):
+        raise UserError("nothing finished; the reasons are in the table")
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:
+    try:
+        return [kind(word) for word in _words(text)]
+    except ValueError:
+        raise UserError(f"{option} needs comma-separated numbers, got {text!r}") from None
+
+
+def _dilation(text: str) -> float | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"--dilation is 'auto' or a number from 1, got {text!r}") from None

@@ -1,0 +1,46 @@
+import json
+
+import pytest
+
+from omnizen.bench import rows
+from omnizen.errors import UserError
+
+PLACE = {"bench": "e2e", "case": "lm", "method": "ddp", "hosts": 4, "rate_mbit": 100.0}
+
+
+def test_a_row_has_exactly_the_agreed_keys(tmp_path):
+    row = rows.measured([3.0, 1.0, 2.0], **PLACE, metric="step_s", unit="s", params={"batch": 32})
+    rows.append(tmp_path / "sub" / "rows.jsonl", [row])
+    record = json.loads((tmp_path / "sub" / "rows.jsonl").read_text())
+    agreed = "bench, case, method, hosts, rate_mbit, metric, value, unit, p20, p80, repeats, params"
+    assert ", ".join(record) == agreed + ", machine, versions, commit"
+    assert (record["value"], record["repeats"]) == (2.0, 3)
+    assert record["p20"] == pytest.approx(1.4)
+    assert record["p80"] == pytest.approx(2.6)
+    assert record["versions"]["torch"]
+    assert "cores" in record["machine"]
+
+
+def test_appending_keeps_earlier_rows_and_reading_gives_them_back(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    good = rows.measured([1.0], **PLACE, metric="loss", unit="nats", params={})
+    bad = rows.failed("hung", **PLACE, params={"seed": 0})
+    rows.append(path, [good])
+    rows.append(path, [bad])
+    assert rows.read(path) == [good, bad]
+    assert (bad.metric, bad.value, bad.params) == ("failed", None, {"seed": 0, "reason": "hung"})
+
+
+def test_a_misspelt_key_names_the_nearest(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"metrik": 1}\n')
+    with pytest.raises(UserError, match="did you mean 'metric'"):
+        rows.read(path)
+
+
+def test_no_sample_is_an_error_and_nan_is_never_written(tmp_path):
+    with pytest.raises(UserError, match="no sample of step_s"):
+        rows.measured([], **PLACE, metric="step_s", unit="s", params={})
+    nan = rows.measured([float("nan")], **PLACE, metric="loss", unit="nats", params={})
+    with pytest.raises(ValueError, match="JSON"):
+        rows.append(tmp_path / "rows.jsonl", [nan])

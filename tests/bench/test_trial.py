@@ -1,0 +1,27 @@
+from omnizen.bench.job import Answer
+from omnizen.bench.trial import parse_message, why_failed
+
+
+def answer(rank, failed=""):
+    return Answer(rank=rank, size=3, method="ddp", failed=failed)
+
+
+def test_messages_are_told_from_other_output():
+    assert parse_message('@step {"step": 3}') == ("step", {"step": 3})
+    assert parse_message("@step not json") is None
+    assert parse_message("loss 3.0") is None
+
+
+def test_the_first_cause_is_the_reason():
+    closed = "RuntimeError: Connection closed by peer"
+    late = "did not finish within 70 s; 6 steps were done"
+    found = [answer(0, closed), answer(1, late), answer(2, "UserError: no such corpus\nmore")]
+    assert why_failed([1, 1, 1], found, {}) == "rank 2: UserError: no such corpus"
+    assert why_failed([1, 1], found[:2], {}) == f"rank 1: {late}"
+
+
+def test_a_worker_without_an_answer_is_named_with_its_last_words():
+    assert (
+        why_failed([0, -9], [answer(0)], {1: ["Killed", ""]}) == "rank 1 ended with status -9 and no answer: Killed"
+    )
+    assert why_failed([0, 0], [answer(0), answer(1)], {}) == ""
