@@ -4,7 +4,7 @@ citation; a new method is one file and one row."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,10 @@ class _Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Hyper-parameters of this row."""
 
-    def _made(self, settings: Mapping[str, Any]) -> Any:
+    def _made(self, wrapped: Sequence[Any], settings: Mapping[str, Any]) -> Any:
         module, function = self.factory.split(":")
-        return getattr(importlib.import_module(f"omnizen.{module}"), function)(**{**self.settings, **settings})
+        factory = getattr(importlib.import_module(f"omnizen.{module}"), function)
+        return factory(*wrapped, **{**self.settings, **settings})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class ReducerRow(_Row):
 
     def make(self, **settings: Any) -> Reducer:
         """Make the reducer, with the row's hyper-parameters unless others are given."""
-        made: Reducer = self._made(settings)
+        made: Reducer = self._made((), settings)
         return made
 
 
@@ -50,7 +51,7 @@ class CodecRow(_Row):
 
     def make(self, **settings: Any) -> Codec:
         """Make the codec, with the row's hyper-parameters unless others are given."""
-        made: Codec = self._made(settings)
+        made: Codec = self._made((), settings)
         return made
 
 
@@ -73,6 +74,15 @@ _RING = """@article{patarasuk2009bandwidth,
 _MIXED = """@inproceedings{micikevicius2018mixed,
   title = {Mixed Precision Training},
   author = {Micikevicius, Paulius and Narang, Sharan and Alben, Jonah and others},
+  booktitle = {International Conference on Learning Representations}, year = {2018}}"""
+
+_FEEDBACK = """@inproceedings{karimireddy2019error,
+  title = {Error Feedback Fixes {SignSGD} and other Gradient Compression Schemes},
+  author = {Karimireddy, Sai Praneeth and Rebjock, Quentin and Stich, Sebastian and Jaggi, Martin},
+  booktitle = {International Conference on Machine Learning}, year = {2019}}"""
+_WARMUP = """@inproceedings{lin2018deep,
+  title = {Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training},
+  author = {Lin, Yujun and Han, Song and Mao, Huizi and Wang, Yu and Dally, William J.},
   booktitle = {International Conference on Learning Representations}, year = {2018}}"""
 
 _SPARSE = ("row-sparse", "element-sparse")
@@ -160,6 +170,49 @@ CODECS: dict[str, CodecRow] = {
     ),
 }
 """Ways to pack, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrapperRow(_Row):
+    """What is put around reducers, or between codecs."""
+
+    def make(self, *wrapped: Any, **settings: Any) -> Any:
+        """Wrap; refuses what does not fit together."""
+        return self._made(wrapped, settings)
+
+
+WRAPPERS: dict[str, WrapperRow] = {
+    "feedback": WrapperRow(
+        factory="reducers.feedback:feedback",
+        summary="what a reducer did not send is given to it again in the next step",
+        saves="the accuracy of lossy reducers; costs memory of one gradient",
+        citation=_FEEDBACK,
+        kinds=("dense", *_SPARSE),
+    ),
+    "warmup": WrapperRow(
+        factory="reducers.warmup:warmup",
+        summary="another reducer for the first steps",
+        saves="the accuracy of lossy reducers early in training; costs bytes for those steps",
+        citation=_WARMUP,
+        kinds=("dense", *_SPARSE),
+        settings={"steps": 100},
+    ),
+    "by-size": WrapperRow(
+        factory="reducers.by_size:by_size",
+        summary="small tensors by one reducer, large ones by another",
+        saves="work on tensors that one message carries",
+        citation="Omnizen",
+        kinds=("dense", *_SPARSE),
+    ),
+    "pipe": WrapperRow(
+        factory="codecs.pipe:pipe",
+        summary="one codec packs what another one gives; also written first | second",
+        saves="what both save",
+        citation="Omnizen",
+        kinds=("dense", *_SPARSE),
+    ),
+}
+"""What goes around methods, by name."""
 
 
 def reducer(name: str, **settings: Any) -> Reducer:

@@ -138,12 +138,3 @@ def test_refuses_what_it_cannot_reduce(name):
     for message, x in bad.items():
         with pytest.raises(UserError, match=message):
             average(reducer, [x])
-
-
-def test_unknown_names_are_refused_with_the_nearest():
-    with pytest.raises(UserError, match="did you mean 'zen-coo'"):
-        catalog.reducer("zen-co")
-    with pytest.raises(UserError, match="did you mean 'bitmap'"):
-        catalog.codec("bitmp")
-    with pytest.raises(UserError, match="did you mean 'hash'"):
-        catalog.reducer("zen-coo", partition="hsh")

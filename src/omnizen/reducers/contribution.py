@@ -63,6 +63,16 @@ def as_tensor(x: Contribution) -> Tensor:
     return x.values if isinstance(x, Dense) else x.to_dense()
 
 
+def with_values(x: Contribution, values: Tensor) -> Contribution:
+    """Return a contribution of the same kind and rows with other values."""
+    return Dense(values) if isinstance(x, Dense) else Sparse(x.indices, values, x.num_rows)
+
+
+def finite(error: Tensor) -> Tensor:
+    """Return an error with zeros where it is NaN or infinite: what cannot be made good is not owed."""
+    return torch.where(torch.isfinite(error), error, torch.zeros_like(error))
+
+
 def checked(x: Contribution, takes: tuple[type[Contribution], ...], who: str) -> None:
     """Refuse what a reducer cannot reduce.
 

@@ -12,7 +12,7 @@ from omnizen.codecs.cast import checked_values, narrow, wire_dtype
 from omnizen.kernels.merge import sum_dtype
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
-from omnizen.reducers.contribution import as_tensor, checked
+from omnizen.reducers.contribution import as_tensor, checked, finite
 from omnizen.spans import span
 from omnizen.types import Contribution, Dense, Reduced, Sparse, Sparsity, State, Step, Traffic
 
@@ -78,7 +78,7 @@ class DenseAverage:
                 if low.dtype != flat.dtype:
                     kept = low.to(flat.dtype)
                     mine = kept.tensor_split(comm.size)[comm.rank]
-                    mine -= _finite(mean.to(flat.dtype) - mean_low) * comm.size
+                    mine -= finite(mean.to(flat.dtype) - mean_low) * comm.size
                     sent = Dense(kept.view(shape))
             return Reduced(Dense(value), sent, state)
 
@@ -93,10 +93,6 @@ class DenseAverage:
         largest = -(-elements // size)
         push, pull = (size - 1) * largest * itemsize, (elements - largest) * itemsize
         return wire_cost.scheduled(push, pull, 1, size) + wire_cost.scheduled(pull, push, 1, size)
-
-
-def _finite(error: Tensor) -> Tensor:
-    return torch.where(torch.isfinite(error), error, torch.zeros_like(error))
 
 
 def dense(values: str = "float32") -> DenseAverage:

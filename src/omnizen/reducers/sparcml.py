@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from omnizen.codecs.cast import checked_values, narrow
 from omnizen.codecs.coo import index_bytes, index_dtype
 from omnizen.kernels.merge import merge, sum_dtype
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
-from omnizen.reducers.contribution import as_tensor, checked
+from omnizen.reducers.contribution import as_tensor, checked, finite, with_values
 from omnizen.spans import span
 from omnizen.types import Contribution, Dense, Parts, Reduced, Sparse, Sparsity, State, Step, Traffic
 
@@ -182,14 +179,14 @@ class _Run:
             del self.todo[0]
             self.send()
         dtype, size = self.x.values.dtype, self.comm.size
-        value = _with_values(self.held, (self.held.values / size).to(dtype))
+        value = with_values(self.held, (self.held.values / size).to(dtype))
         if self.values == "float32":
             return Reduced(value, None, state)
-        lost = _with_values(self.booked, -self.booked.values)
+        lost = with_values(self.booked, -self.booked.values)
         sent = self._add(
             Sparse(self.x.indices, self.x.values.detach().to(lost.values.dtype), self.x.num_rows), lost
         )
-        return Reduced(value, _with_values(sent, sent.values.to(dtype)), state)
+        return Reduced(value, with_values(sent, sent.values.to(dtype)), state)
 
     def _round(self, books: bool) -> None:
         """Hold what the others will read, and answer for the difference."""
@@ -197,11 +194,10 @@ class _Run:
         low = narrow(exact, self.values)
         if low.dtype == exact.dtype:
             return
-        self.held = _with_values(self.held, low.to(exact.dtype))
+        self.held = with_values(self.held, low.to(exact.dtype))
         if books:
-            lost = exact - self.held.values
-            lost = torch.where(torch.isfinite(lost), lost, torch.zeros_like(lost))
-            self.booked = self._add(self.booked, _with_values(self.held, lost))
+            lost = with_values(self.held, finite(exact - self.held.values))
+            self.booked = self._add(self.booked, lost)
 
     def _read(self, parts: Parts) -> Contribution:
         values, rows = parts
@@ -221,10 +217,6 @@ class _Run:
         row_values_bytes = self.x.width * narrow(rows.values[:0], self.values).element_size()
         rows_bytes = rows.indices.numel() * (index_bytes(self.x.num_rows) + row_values_bytes)
         return Dense(rows.to_dense()) if rows_bytes >= self.x.num_rows * row_values_bytes else rows
-
-
-def _with_values(x: Contribution, values: Tensor) -> Contribution:
-    return Dense(values) if isinstance(x, Dense) else Sparse(x.indices, values, x.num_rows)
 
 
 def sparcml(values: str = "float32") -> SparCml:

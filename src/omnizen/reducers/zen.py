@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from omnizen.codecs.bitmap import Bitmap, hash_bitmap
@@ -17,7 +16,7 @@ from omnizen.kernels.merge import merge
 from omnizen.kernels.partition import partition
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
-from omnizen.reducers.contribution import checked
+from omnizen.reducers.contribution import checked, finite
 from omnizen.spans import span
 from omnizen.types import Contribution, Packed, Parts, Reduced, Sparse, Sparsity, State, Step, Traffic
 
@@ -131,8 +130,7 @@ class Zen:
 
 def _sent(x: Sparse, low: Tensor, arrived: Sparse, mean: Tensor, size: int) -> Sparse:
     """Return what this rank sent, less the rounding of the averages that it owns."""
-    lost = (mean - arrived.values) * size
-    lost = torch.where(torch.isfinite(lost), lost, torch.zeros_like(lost))
+    lost = finite(mean - arrived.values) * size
     rows, values = merge([x.indices, arrived.indices], [low, -lost])
     return Sparse(rows, values.to(x.values.dtype), x.num_rows)
 

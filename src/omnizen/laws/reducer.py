@@ -1,0 +1,241 @@
+"""The laws of reducers: see the docstring of ``protocols.Reducer``."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import io
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from omnizen.comm.threads import run_ranks
+from omnizen.errors import PeerLost
+from omnizen.laws.law import Law, LawBroken, Verdict, verdicts
+from omnizen.laws.samples import contributions, same
+from omnizen.laws.trial import SIZES, TIMEOUT_S, Trial, Trials, run_on_ranks
+from omnizen.protocols import Comm, Reducer
+from omnizen.types import Contribution, Dense, Sparse, Sparsity, State, Step, Traffic
+
+TRAFFIC_TOLERANCE = 0.03
+"""The hash spreads rows evenly only on average."""
+
+
+def keeps_shape_and_type(trials: Trials) -> None:
+    """The average has the shape and dtype of the contribution; its indices are ascending int64."""
+    for trial in trials.all():
+        for rank, at in enumerate(trial.ranks):
+            value = at.result.value
+            if value.values.dtype != at.given.values.dtype:
+                raise LawBroken(f"{trial.where}: {at.given.values.dtype} came back as {value.values.dtype}")
+            if _shape(value) != _shape(at.given):
+                raise LawBroken(f"{trial.where}: shape {_shape(at.given)} came back as {_shape(value)}")
+            if isinstance(value, Sparse):
+                rows = value.indices
+                if rows.dtype != torch.int64 or not bool((rows[1:] > rows[:-1]).all()):
+                    raise LawBroken(f"{trial.where}: rank {rank} got indices that are not ascending int64")
+
+
+def is_the_average_as_declared(trials: Trials) -> None:
+    """When exact, the value is the dense average up to summation order."""
+    if not trials.reducer.exact:
+        return
+    for trial in trials.all():
+        given = [_whole(at.given) for at in trial.ranks]
+        dtype = trial.ranks[0].given.values.dtype
+        expected = (sum(given[1:], given[0].clone()) / trial.size).to(dtype)
+        scale = float(torch.nan_to_num(torch.stack(given), 0.0, 0.0, 0.0).abs().max()) if given[0].numel() else 0.0
+        limit = 4 * trial.size * torch.finfo(dtype).eps * max(1.0, scale)
+        for rank, at in enumerate(trial.ranks):
+            got = _whole(at.result.value)
+            off = torch.where(_alike(got, expected.double()), 0.0, (got - expected).abs())
+            if bool((torch.isnan(off) | (off > limit)).any()):
+                worst = int(torch.nan_to_num(off, float("inf"), float("inf")).view(-1).argmax())
+                raise LawBroken(
+                    f"{trial.where}: rank {rank} has {float(got.view(-1)[worst]):.6g} at element {worst}, "
+                    f"the average is {float(expected.view(-1)[worst]):.6g}"
+                )
+
+
+def agrees_as_declared(trials: Trials) -> None:
+    """When it agrees, all ranks get the same bits."""
+    if not trials.reducer.agrees:
+        return
+    for trial in trials.all():
+        first = trial.ranks[0].result.value
+        for rank, at in enumerate(trial.ranks):
+            value = at.result.value
+            alike = type(value) is type(first) and same(value.values, first.values)
+            if not alike or (isinstance(value, Sparse) and not same(value.indices, _indices(first))):
+                raise LawBroken(f"{trial.where}: ranks 0 and {rank} got different values")
+
+
+def conserves_as_declared(trials: Trials) -> None:
+    """When it conserves, the mean of the values is the mean of what was sent."""
+    if not trials.reducer.conserves:
+        return
+    for trial in trials.all():
+        if trial.sample == "not finite":
+            continue
+        sent = torch.stack([_whole(at.result.sent or at.given) for at in trial.ranks]).mean(0)
+        value = torch.stack([_whole(at.result.value) for at in trial.ranks]).mean(0)
+        precision = torch.finfo(trial.ranks[0].given.values.dtype).eps
+        if not trials.reducer.exact:  # what is rounded for the wire is summed in float32
+            precision = max(precision, torch.finfo(torch.float32).eps)
+        limit = 8 * trial.size * precision
+        off = float((sent - value).abs().max()) if sent.numel() else 0.0
+        if not off <= limit * max(1.0, float(sent.abs().max()) if sent.numel() else 1.0):
+            raise LawBroken(f"{trial.where}: mean of values and mean of what was sent differ by {off:.3g}")
+
+
+def leaves_input_alone(trials: Trials) -> None:
+    """The contribution is not changed, and the result shares no memory with it."""
+    for trial in trials.all():
+        for rank, at in enumerate(trial.ranks):
+            if not same(at.given.values, at.after.values):
+                raise LawBroken(f"{trial.where}: rank {rank}'s contribution was changed, or shared with the result")
+            if isinstance(at.given, Sparse) and not same(at.given.indices, _indices(at.after)):
+                raise LawBroken(f"{trial.where}: rank {rank}'s indices were changed")
+
+
+def traffic_is_predicted(trials: Trials, tolerance: float = TRAFFIC_TOLERANCE) -> None:
+    """``traffic`` gives the metered bytes of the busiest rank (within 3 %) and the rounds."""
+    for kind in trials.reducer.takes:
+        for size in trials.sizes:
+            inputs = zipf_contributions(kind, size)
+            pattern = measured_pattern(inputs)
+            trial = trials.run("Zipf rows", lambda rank, inputs=inputs: inputs[rank], size)  # type: ignore[misc]
+            predicted = trials.reducer.traffic(pattern, size)
+            metered = busiest(trial)
+            for way, say, saw in (
+                ("received", predicted.rx_bytes, metered.rx_bytes),
+                ("sent", predicted.tx_bytes, metered.tx_bytes),
+            ):
+                if abs(say - saw) > tolerance * saw + 1e-6:
+                    raise LawBroken(f"{trial.where}: predicted {say:.0f} bytes {way}, metered {saw:.0f}")
+            if predicted.rounds != metered.rounds:
+                raise LawBroken(f"{trial.where}: predicted {predicted.rounds} rounds, metered {metered.rounds}")
+
+
+def resumes(trials: Trials) -> None:
+    """Four steps equal two steps, a save and a load of the state, and two more, bit for bit."""
+    reducer = trials.reducer
+
+    def body(comm: Comm, save_after: int | None) -> list[Contribution]:
+        values = []
+        x = contributions(reducer.takes[0])["plain"](comm.rank)
+        state = reducer.init(x)
+        for n in range(4):
+            reduced = reducer.start(x, state, comm, Step(n, shared_seed=1, name="law")).wait()
+            state = _through_a_file(reduced.state) if n == save_after else reduced.state
+            values.append(copy.deepcopy(reduced.value))
+        return values
+
+    straight = run_on_ranks(3, lambda comm: body(comm, None))
+    resumed = run_on_ranks(3, lambda comm: body(comm, 1))
+    for rank, (a, b) in enumerate(zip(straight, resumed, strict=True)):
+        for n, (x, y) in enumerate(zip(a, b, strict=True)):
+            if not same(_whole(x), _whole(y)):
+                raise LawBroken(f"rank {rank}: step {n} differs after the state was saved and loaded behind step 1")
+
+
+def reports_a_lost_peer(trials: Trials) -> None:
+    """When a peer ends, the others get ``PeerLost`` and do not hang."""
+    reducer = trials.reducer
+    x = contributions(reducer.takes[0])["plain"]
+
+    def body(comm: Comm) -> str:
+        if comm.rank == comm.size - 1:
+            return "left"
+        try:
+            reducer.start(x(comm.rank), reducer.init(x(comm.rank)), comm, Step(0)).wait()
+        except PeerLost:
+            return "told"
+        return "finished"
+
+    outcomes = run_ranks(3, body, timeout_s=TIMEOUT_S)
+    if outcomes != ["told", "told", "left"]:
+        raise LawBroken(f"rank 2 of 3 left; the others: {', '.join(outcomes[:2])} (allowed: told)")
+
+
+REDUCER_LAWS: tuple[Law[Trials], ...] = tuple(
+    Law(check.__name__.replace("_", " "), (check.__doc__ or "").strip(), check)
+    for check in (
+        keeps_shape_and_type,
+        is_the_average_as_declared,
+        agrees_as_declared,
+        conserves_as_declared,
+        leaves_input_alone,
+        traffic_is_predicted,
+        resumes,
+        reports_a_lost_peer,
+    )
+)
+"""All laws of reducers."""
+
+
+def check_reducer(reducer: Reducer, sizes: Sequence[int] = SIZES) -> list[Verdict]:
+    """Check all laws of reducers on one, with these numbers of ranks."""
+    return verdicts(REDUCER_LAWS, Trials(reducer, sizes))
+
+
+def zipf_contributions(
+    kind: type[Contribution], size: int, *, num_rows: int = 100_000, rows: int = 20_000, width: int = 2
+) -> list[Contribution]:
+    """Return one contribution a rank whose rows follow Zipf's law, as words do; all have equally many rows."""
+    inputs = [_zipf_rows(rank, num_rows, rows, width) for rank in range(size)]
+    return [x if kind is Sparse else Dense(x.to_dense()) for x in inputs]
+
+
+@functools.lru_cache(maxsize=32)
+def _zipf_rows(rank: int, num_rows: int, rows: int, width: int) -> Sparse:
+    rng = torch.Generator().manual_seed(rank)
+    weights = 1.0 / torch.arange(1, num_rows + 1, dtype=torch.float64)
+    # The largest log(u) / weight: a weighted sample without replacement.
+    keys = torch.rand(num_rows, generator=rng, dtype=torch.float64).log() / weights
+    found = keys.topk(rows).indices.sort().values
+    return Sparse(found, torch.randn(rows, width, generator=rng), num_rows)
+
+
+def measured_pattern(inputs: Sequence[Contribution]) -> Sparsity:
+    """Return the pattern of these contributions with the densification of every first k of them."""
+    first = inputs[0]
+    if isinstance(first, Dense):
+        return Sparsity(first.values.shape[0], first.values.shape[1], 1.0, itemsize=first.values.element_size())
+    present = torch.zeros(first.num_rows, dtype=torch.bool)
+    gamma = {}
+    for k, x in enumerate(inputs, 1):
+        present[_indices(x)] = True
+        gamma[k] = int(present.sum()) / first.indices.numel()
+    return Sparsity(first.num_rows, first.width, first.density, gamma, itemsize=first.values.element_size())
+
+
+def busiest(trial: Trial) -> Traffic:
+    """Return the most that any rank received and sent."""
+    seen = [at.metered for at in trial.ranks]
+    return Traffic(max(t.rx_bytes for t in seen), max(t.tx_bytes for t in seen), max(t.rounds for t in seen))
+
+
+def _through_a_file(state: State) -> State:
+    file = io.BytesIO()
+    torch.save({"slots": state.slots, "scalars": state.scalars, "extra": state.extra}, file)
+    file.seek(0)
+    return State(**torch.load(file, weights_only=True))
+
+
+def _whole(x: Contribution) -> Tensor:
+    return (x.to_dense() if isinstance(x, Sparse) else x.values).double()
+
+
+def _shape(x: Contribution) -> tuple[int, ...]:
+    return (x.num_rows, x.width) if isinstance(x, Sparse) else tuple(x.values.shape)
+
+
+def _indices(x: Contribution) -> Tensor:
+    assert isinstance(x, Sparse)
+    return x.indices
+
+
+def _alike(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | (torch.isnan(a) & torch.isnan(b))
