@@ -116,13 +116,21 @@ def test_signals_are_passed_on_and_leave_nothing(
     assert names_of(lab.pid) == []
 
 
+STUBBORN = """
+import os, signal, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: os.write(1, b"heard %d\\n" % number))
+os.write(1, b"up\\n")
+time.sleep(900)
+"""
+
+
 def test_impatience_is_passed_on(owners: set[int]) -> None:
-    stubborn = "trap 'echo heard INT' INT; trap 'echo heard TERM' TERM; echo up; while :; do sleep 900; done"
-    with started(owners, "--", "sh", "-c", stubborn) as lab:
-        for heard in ("heard INT", "heard TERM"):
+    with started(owners, "--", sys.executable, "-c", STUBBORN) as lab:
+        for number in (signal.SIGINT, signal.SIGTERM):
             lab.send_signal(signal.SIGINT)
             for _ in range(2):
-                assert any(line.endswith(f"{heard}\n") for line in lab.stdout)
+                assert any(line.endswith(f"heard {int(number)}\n") for line in lab.stdout)
         lab.send_signal(signal.SIGINT)
         text = lab.stdout.read()
     assert lab.returncode == 130

@@ -60,7 +60,11 @@ def lab(
     width = len(str(hosts - 1))
     with Lab(config) as room:
         typer.echo(config.facts(room.cores))
-        result = room.run(command or [], on_line=lambda host, line: typer.echo(f"host {host:>{width}} | {line}"))
+        result = room.run(
+            command or [],
+            on_line=lambda host, line: typer.echo(f"host {host:>{width}} | {line}"),
+            on_note=lambda note: typer.secho(note, fg="yellow"),
+        )
     _show(result)
     raise typer.Exit(result.exit_code)
 
@@ -77,8 +81,6 @@ def _show(result: LabResult) -> None:
     from rich.table import Table
 
     console = Console()
-    for note in result.notes:
-        console.print(note, style="yellow", highlight=False)
     table = Table("host", "exit code", "sent", "received", "seconds")
     if result.factor != 1.0:
         table.add_column(f"seconds / {result.factor:.3g}")

@@ -20,9 +20,11 @@ from omnizen.lab.result import LabResult
 
 OnLine = Callable[[int, str], None]
 """Called with the host's number and one line of its output, without the line's end."""
+OnNote = Callable[[str], None]
+"""Called when something happens to hosts that people want to know at once: one failed, or is stopped."""
 LAUNCH = Path(__file__).with_name("launch.py")
 _POLL_S = 0.05
-_STAGES = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_STAGES = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,11 @@ def silent(host: int, line: str) -> None:
     del host, line
 
 
+def unnoted(note: str) -> None:
+    """Show nothing; the notes are kept in the result all the same."""
+    del note
+
+
 def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
     """Raise a ``UserError`` when there is no such program."""
     if not command:
@@ -66,8 +73,9 @@ def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
 class HostRunner:
     """Starts hosts one by one, then follows them all until they have ended. Leave it to stop what still runs."""
 
-    def __init__(self, limits: Limits, on_line: OnLine, interrupts: Interrupts) -> None:
-        self._limits, self._on_line, self._interrupts = limits, on_line, interrupts
+    def __init__(self, limits: Limits, interrupts: Interrupts, on_line: OnLine, on_note: OnNote = unnoted) -> None:
+        self._limits, self._interrupts = limits, interrupts
+        self._on_line, self._on_note = on_line, on_note
         self._hosts: list[_Host] = []
         self._selector = selectors.DefaultSelector()
         self._notes: list[str] = []
@@ -142,7 +150,11 @@ class HostRunner:
         if code and self._failed_s is None and self._stage < 0:
             self._failed_s, self._first_failure = now_s, host.number
             how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-            self._notes.append(f"host {host.number} {how} after {host.seconds:.1f} s")
+            self._note(f"host {host.number} {how} after {host.seconds:.1f} s")
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._on_note(text)
 
     def _stop_if_due(self, now_s: float, elapsed_s: float, running: list[_Host]) -> None:
         """Begin to stop the hosts when there is a reason, or go on to the next signal."""
@@ -173,6 +185,6 @@ class HostRunner:
     def _signal(self, stage: int, note: str, now_s: float, running: list[_Host]) -> None:
         self._stage, self._next_stage_s = stage, now_s + self._limits.stop_s
         self._heard = self._interrupts.count
-        self._notes.append(note)
+        self._note(note)
         for host in running:
             host.send(_STAGES[stage])

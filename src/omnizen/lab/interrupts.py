@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-ASK_TO_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ASK_TO_STOP = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def signal_name(number: int) -> str:

@@ -94,7 +94,7 @@ def run_local(
     limits = Limits(config.timeout_s, config.grace_s, config.stop_s)
     with Interrupts() as interrupts, interrupts.held():
         try:
-            with HostRunner(limits, on_line, interrupts) as runner:
+            with HostRunner(limits, interrupts, on_line) as runner:
                 for host, link in enumerate(config.shaped(cores)):
                     runner.start(command, {**base, **around.env(host, link if rate else None), MARK: mark})
                 result = runner.follow()

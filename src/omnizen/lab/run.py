@@ -13,7 +13,7 @@ from types import TracebackType
 from omnizen.errors import UserError
 from omnizen.lab.config import LabConfig, num_cores
 from omnizen.lab.environment import Surroundings
-from omnizen.lab.hosts import HostRunner, Limits, OnLine, check_command, silent
+from omnizen.lab.hosts import HostRunner, Limits, OnLine, OnNote, check_command, silent, unnoted
 from omnizen.lab.interrupts import Interrupts
 from omnizen.lab.namespaces import require
 from omnizen.lab.network import Counted, Network
@@ -107,7 +107,12 @@ class Lab:
         return around.env(host, self._links[host])
 
     def run(
-        self, command: Sequence[str], *, env: Mapping[str, str] | None = None, on_line: OnLine = silent
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        on_line: OnLine = silent,
+        on_note: OnNote = unnoted,
     ) -> LabResult:
         """Run the command once on each host and return when all have ended.
 
@@ -115,6 +120,7 @@ class Lab:
             command: program and arguments.
             env: set beside this process's environment and what torchrun would set.
             on_line: called with (host, line) for each line of output.
+            on_note: called with a sentence when a host fails or hosts are stopped; the result has them too.
         """
         base = {**os.environ, **(env or {})}
         check_command(command, base)
@@ -122,7 +128,7 @@ class Lab:
         before = self.counted()
         limits = Limits(self.config.timeout_s, self.config.grace_s, self.config.stop_s)
         ip = shutil.which("ip") or "ip"
-        with self.interrupts.held(), HostRunner(limits, on_line, self.interrupts) as runner:
+        with self.interrupts.held(), HostRunner(limits, self.interrupts, on_line, on_note) as runner:
             for host in range(self.config.hosts):
                 inside = [ip, "netns", "exec", self.network.namespace(host)]
                 procs = self._quotas.procs(host) if self._quotas else None
