@@ -146,7 +146,7 @@ def _tiles(runs: Sequence[RunData]) -> str:
     if subject.plan is not None:
         off = words.deviation(subject.plan.prediction.step_s, ours.step_s)
         tiles.append((numbers.difference(off), "measured step against predicted"))
-    items = "".join(f"<div><dd>{html(value)}</dd><dt>{html(name)}</dt></div>" for value, name in tiles)
+    items = "".join(f"<div><dt>{html(name)}</dt><dd>{html(value)}</dd></div>" for value, name in tiles)
     return f'<dl class="tiles">{items}</dl>'
 
 
