@@ -92,10 +92,24 @@ def predict(
     if size == 1:
         return Cost(0.0, 0.0, 0.0, 0.0, Traffic(0.0, 0.0, 0))
     traffic = reducer.traffic(pattern, size)
-    wire_s = max(traffic.rx_bytes, traffic.tx_bytes) / _bandwidth(reducer.name, links)
+    wire_s = _bytes_in_turn(reducer, pattern, size, traffic) / _bandwidth(reducer.name, links)
     latency_s = traffic.rounds * links.latency_s
     cpu_s = work(reducer.name, pattern, size, traffic).seconds(pattern, rates)
     return Cost(wire_s + latency_s + cpu_s, wire_s, latency_s, cpu_s, traffic)
+
+
+def _bytes_in_turn(reducer: Reducer, pattern: Sparsity, size: int, traffic: Traffic) -> float:
+    """Return the bytes that must follow one another: the busiest rank's, or a chain's over several ranks."""
+    busiest = max(traffic.rx_bytes, traffic.tx_bytes)
+    levels = size.bit_length() - 1
+    folded = size - (1 << levels)
+    if reducer.name != "sparcml" or not folded or not reducer.exact:
+        return busiest
+    # Ranks beyond a power of two: their rows go to a neighbour, through all levels, and the whole sum comes back.
+    groups = [1, *((1 << i) + min(folded, 1 << i) for i in range(levels)), size]
+    row_bytes = pattern.width * pattern.itemsize + WIRE_INDEX_BYTES
+    chain = sum(min(pattern.union_rows(k) * row_bytes, pattern.dense_bytes) for k in groups)
+    return max(busiest, chain)
 
 
 def _bandwidth(scheme: str, links: LinkModel) -> float:

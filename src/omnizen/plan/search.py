@@ -15,6 +15,8 @@ from omnizen.types import Sparsity
 
 BUCKET_CHOICES = (DDP_BUCKET_BYTES, *(2**i * 2**20 for i in (3, 2, 1, 0)))
 """Bucket sizes that are compared, bytes; the first wins a tie."""
+SAME = 0.005
+"""A difference of predictions below this share is not worth a reason."""
 
 
 def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None) -> Plan:
@@ -93,8 +95,8 @@ def _choose(gradient: GradientFacts, costs: dict[str, Cost]) -> TensorPlan:
 
 def why_not(cost: Cost, best: Cost, pattern: Sparsity, scheme: str) -> str:
     """Say in words what makes a scheme slower than the best one."""
-    if cost.seconds <= best.seconds:
-        return "as fast as the one chosen"
+    if cost.seconds <= (1 + SAME) * best.seconds:
+        return "as good as the one chosen" + (f", within {SAME:.1%}" if cost.seconds > best.seconds else "")
     slower = f"{cost.seconds / best.seconds:.2f} times the time" if best.seconds else "slower"
     gaps = {
         "wire": cost.wire_s - best.wire_s,
