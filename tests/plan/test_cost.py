@@ -147,6 +147,13 @@ def test_one_slow_pair_hurts_a_ring_that_uses_it_more_than_spread_traffic():
     assert LinkModel.of(pairs(4, lambda a, b: 10.0 if (a, b) == (0, 2) else 100.0), 4).ring_bytes_per_s == 100.0
 
 
+def test_a_disturbed_measurement_of_one_pair_is_not_a_slow_link():
+    noisy = LinkModel.of(pairs(4, lambda a, b: 80.0 if (a, b) == (1, 2) else 100.0), 4)
+    assert noisy == LinkModel.uniform(4, 100.0, 0.001)
+    slow = LinkModel.of(pairs(4, lambda a, b: 70.0 if (a, b) == (1, 2) else 100.0), 4)
+    assert slow.slowest_bytes_per_s == slow.ring_bytes_per_s == 70.0
+
+
 def test_latency_is_that_of_the_farthest_rank_and_forgives_one_noisy_pair():
     far = LinkModel.of(pairs(4, lambda a, b: 1.0, lambda a, b: 0.05 if 2 in (a, b) else 0.001), 4)
     assert far.latency_s == pytest.approx(0.05)
