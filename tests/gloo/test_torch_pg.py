@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from omnizen import spans
 from omnizen.comm.torch_pg import thread_gloo_ranks
 from omnizen.errors import Disagreement, PeerLost, PeerTimeout, UserError
 
@@ -114,3 +115,37 @@ def test_a_closed_comm_says_so() -> None:
             comm.barrier()
 
     thread_gloo_ranks(2, body)
+
+
+def test_waiting_for_peers_and_moving_data_are_told_apart() -> None:
+    def body(comm):
+        comm.all_gather([torch.zeros(3)]).wait()
+        comm.all_reduce(torch.zeros(3)).wait()
+
+    recorder = spans.Recorder()
+    spans.listen(recorder)
+    try:
+        thread_gloo_ranks(2, body)
+    finally:
+        spans.listen(None)
+    found = recorder.drain()
+    for rank in range(2):
+        mine = [(s.category, s.name) for s in found if s.thread.startswith(f"comm world rank {rank}")]
+        assert mine == [
+            ("wait", "all_gather"),
+            ("wire", "all_gather"),
+            ("wait", "all_reduce"),
+            ("wire", "all_reduce"),
+        ]
+
+
+def test_many_calls_in_flight_are_carried_out_in_order() -> None:
+    def body(comm):
+        calls = [comm.all_gather([torch.full((i % 3,), 10 * comm.rank + i)]) for i in range(20)]
+        calls += [comm.all_reduce(torch.tensor([i])) for i in range(5)]
+        return [call.wait() for call in reversed(calls)][::-1]
+
+    for got in thread_gloo_ranks(3, body):
+        for i in range(20):
+            assert [p.tolist() for (p,) in got[i]] == [[10 * source + i] * (i % 3) for source in range(3)]
+        assert [int(x) for x in got[20:]] == [0, 3, 6, 9, 12]

@@ -14,6 +14,7 @@ from torch import Tensor
 from omnizen.comm.base import CommBase, HasStep
 from omnizen.errors import PeerLost, PeerTimeout, UserError
 from omnizen.protocols import Later, Pending
+from omnizen.spans import span
 from omnizen.types import Parts
 
 T = TypeVar("T")
@@ -101,7 +102,12 @@ class ThreadComm(CommBase):
             keys[source] = (self.name, peer, me, self._received[peer])
             self._received[peer] += 1
         step = self.step
-        return lambda: dict(zip(keys, self.world.take(list(keys.values()), step), strict=True))
+
+        def finish() -> dict[int, Parts]:
+            with span("wait", self.name):
+                return dict(zip(keys, self.world.take(list(keys.values()), step), strict=True))
+
+        return finish
 
     def all_reduce(self, x: Tensor) -> Pending[Tensor]:
         """Sum in rank order, so that every rank gets the same bits."""

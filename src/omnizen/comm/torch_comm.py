@@ -51,6 +51,13 @@ class _Call:
     step: int | None
 
 
+def _numbered(device: torch.device) -> torch.device:
+    """Name the device itself: "cuda" alone would mean another one to the comm's thread."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
 def _tag(number: int, phase: int) -> int:
     return (3 * number + phase) % _TAGS
 
@@ -98,7 +105,7 @@ class TorchComm(CommBase):
     ) -> None:
         super().__init__(name, parent)
         self.rank, self.size = process_group.rank(), process_group.size()
-        self.device, self.timeout_s = torch.device(device), timeout_s
+        self.device, self.timeout_s = _numbered(torch.device(device)), timeout_s
         self.members = list(range(self.size)) if members is None else list(members)
         self._group: Group | None = process_group
         self._make_group, self._release = make_group, release
@@ -116,6 +123,7 @@ class TorchComm(CommBase):
         """
         shape = x.shape
         flat = x.detach().contiguous().reshape(-1).to(self._wire.device, copy=True)
+        self._wire.settle()
         call = self._call_all(Frame.of("all_reduce", [x], self.step, whole=True))
 
         def work() -> Tensor:
@@ -226,6 +234,7 @@ class TorchComm(CommBase):
         for parts in out.values():
             if id(parts) not in packed:
                 packed[id(parts)] = pack(parts, self._wire.device)
+        self._wire.settle()
         mine = [p.detach().to(self.device, copy=True) for p in out[self.rank]] if self.rank in out else None
         outbox = {peer: packed[id(parts)] for peer, parts in out.items() if peer != self.rank}
         frames = {peer: Frame.of(verb, out[peer], self.step) for peer in outbox}

@@ -44,6 +44,11 @@ class Wire:
         self.device = device if self._nccl else torch.device("cpu")
         self._keep: list[Any] = []  # gloo loses a message whose work object is dropped
 
+    def settle(self) -> None:
+        """Wait until what was packed on an accelerator is there: the comm's thread uses a stream of its own."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
     def transfer(
         self, receive: Mapping[int, tuple[Tensor, int]], send: Mapping[int, tuple[Tensor, int]], watch: Watch
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from omnizen.comm.meter import Metered
 from omnizen.errors import PeerLost
+from omnizen.laws.law import Law, LawBroken, Verdict, verdicts
 from omnizen.protocols import Comm
 from omnizen.types import Parts
 
@@ -40,21 +42,32 @@ class Run(Protocol):
         ...
 
 
-def check_comm(run: Run, sizes: Sequence[int] = SIZES) -> None:
-    """Check every law at every size; raises ``AssertionError`` that says which one is broken and how.
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What is checked: a way to run ranks, at so many ranks."""
+
+    run: Run
+    size: int
+
+
+def check_comm(run: Run, sizes: Sequence[int] = SIZES) -> list[Verdict]:
+    """Check all laws of Comm on what a launcher gives its ranks, at each size.
+
+    Args:
+        run: runs a body on so many ranks.
+        sizes: numbers of ranks.
 
     Example:
         >>> from omnizen.comm.threads import run_ranks
-        >>> check_comm(run_ranks, sizes=[1, 3])
+        >>> all(verdict.held for verdict in check_comm(run_ranks, sizes=[1, 3]))
+        True
     """
-    for law in COMM_LAWS.values():
-        for size in sizes:
-            law(run, size)
+    return [verdict for size in sizes for verdict in verdicts(COMM_LAWS, Launcher(run, size))]
 
 
-def _require(kept: bool, law: str) -> None:
+def _require(kept: bool, what: str) -> None:
     if not kept:
-        raise AssertionError(law)
+        raise LawBroken(what)
 
 
 def _bits(x: Tensor) -> bytes:
@@ -67,19 +80,21 @@ def _sample(rank: int, dtype: torch.dtype, *shape: int) -> Tensor:
     return ((torch.arange(numel) + 3 * rank) % 7).reshape(shape).to(dtype)
 
 
-def gathers_uneven_parts(run: Run, size: int) -> None:
+def gathers_uneven_parts(ranks: Launcher) -> None:
     """all_gather gives every rank everybody's parts, of any first dimension, bit for bit, in rank order."""
+    size = ranks.size
 
     def parts(rank: int) -> Parts:
         return [_sample(rank, dtype, (rank + i) % 3, 2) for i, dtype in enumerate(DTYPES)]
 
-    for got in run(size, lambda comm: comm.all_gather(parts(comm.rank)).wait()):
+    for got in ranks.run(size, lambda comm: comm.all_gather(parts(comm.rank)).wait()):
         for source in range(size):
             _same(got[source], parts(source), "all_gather")
 
 
-def transposes_uneven_parts(run: Run, size: int) -> None:
+def transposes_uneven_parts(ranks: Launcher) -> None:
     """all_to_all gives rank j what each rank had for j, of any first dimension, bit for bit."""
+    size = ranks.size
 
     def parts(source: int, dest: int) -> Parts:
         return [
@@ -90,7 +105,7 @@ def transposes_uneven_parts(run: Run, size: int) -> None:
     def body(comm: Comm) -> list[Parts]:
         return comm.all_to_all([parts(comm.rank, dest) for dest in range(size)]).wait()
 
-    for me, got in enumerate(run(size, body)):
+    for me, got in enumerate(ranks.run(size, body)):
         for source in range(size):
             _same(got[source], parts(source, me), "all_to_all")
 
@@ -102,15 +117,16 @@ def _same(got: Parts, wanted: Parts, verb: str) -> None:
         _require(_bits(g) == _bits(w), f"{verb}: bits of a {w.dtype} part changed")
 
 
-def sums_on_every_rank(run: Run, size: int) -> None:
+def sums_on_every_rank(ranks: Launcher) -> None:
     """all_reduce gives the sum, in the shape and dtype given, with the same bits on all ranks."""
+    size = ranks.size
 
     def body(comm: Comm) -> list[Tensor]:
         exact = [comm.all_reduce(_sample(comm.rank, dtype, 2, 5).t()) for dtype in SUMMED]
         rounded = comm.all_reduce(torch.linspace(0.1, 1.7, 33) * (comm.rank + 1))
         return [pending.wait() for pending in [*exact, rounded]]
 
-    results = run(size, body)
+    results = ranks.run(size, body)
     for got in results:
         for x, dtype in zip(got, SUMMED, strict=False):
             wanted = sum(_sample(r, torch.float64, 2, 5) for r in range(size)).t()  # type: ignore[union-attr]
@@ -119,20 +135,22 @@ def sums_on_every_rank(run: Run, size: int) -> None:
         _require(_bits(got[-1]) == _bits(results[0][-1]), "all_reduce: ranks got different bits")
 
 
-def keeps_nan_bits(run: Run, size: int) -> None:
+def keeps_nan_bits(ranks: Launcher) -> None:
     """NaN payloads, infinities and negative zeros travel bit for bit."""
+    size = ranks.size
     odd = torch.tensor([0x7FC00123, -0x400000, 0x7F800000, -0x800000, -0x80000000], dtype=torch.int32)
 
     def body(comm: Comm) -> list[Parts]:
         return comm.all_gather([odd.view(torch.float32)]).wait()
 
-    for got in run(size, body):
+    for got in ranks.run(size, body):
         for (part,) in got:
             _require(torch.equal(part.view(torch.int32), odd), "all_gather: NaN bits changed")
 
 
-def leaves_inputs_alone(run: Run, size: int) -> None:
+def leaves_inputs_alone(ranks: Launcher) -> None:
     """Inputs, contiguous or not, are not changed; results are fresh; later changes of inputs do not reach them."""
+    size = ranks.size
 
     def body(comm: Comm) -> None:
         base = _sample(comm.rank, torch.float32, 4, 6)
@@ -150,11 +168,12 @@ def leaves_inputs_alone(run: Run, size: int) -> None:
             mine.add_(1)
         _require(not base.any(), "a result shares memory with an input")
 
-    run(size, body)
+    ranks.run(size, body)
 
 
-def moves_empty_parts(run: Run, size: int) -> None:
+def moves_empty_parts(ranks: Launcher) -> None:
     """Calls without parts, with empty parts and with empty tensors are calls like others."""
+    size = ranks.size
 
     def body(comm: Comm) -> None:
         empty = torch.zeros(0, 3)
@@ -165,11 +184,12 @@ def moves_empty_parts(run: Run, size: int) -> None:
         _require(comm.exchange({}, [], [empty]).wait() == {}, "exchange with nobody must give nothing")
         comm.barrier()
 
-    run(size, body)
+    ranks.run(size, body)
 
 
-def exchanges_with_neighbours(run: Run, size: int) -> None:
+def exchanges_with_neighbours(ranks: Launcher) -> None:
     """Exchange moves parts between the named ranks only; one may send without receiving."""
+    size = ranks.size
 
     def body(comm: Comm) -> list[dict[int, Parts]]:
         after, before = (comm.rank + 1) % size, (comm.rank - 1) % size
@@ -182,15 +202,16 @@ def exchanges_with_neighbours(run: Run, size: int) -> None:
         )
         return [ring.wait(), to_first.wait()]
 
-    for me, (ring, to_first) in enumerate(run(size, body)):
+    for me, (ring, to_first) in enumerate(ranks.run(size, body)):
         before = (me - 1) % size
         _require(list(ring) == [before], f"exchange: rank {me} heard from {list(ring)} instead of {before}")
         _same(ring[before], [_sample(before, torch.int64, before, 2)], "exchange")
         _require(sorted(to_first) == (list(range(1, size)) if me == 0 else []), "exchange: wrong sources")
 
 
-def makes_groups(run: Run, size: int) -> None:
+def makes_groups(ranks: Launcher) -> None:
     """Sub gives the members a comm in the order asked for, and None to the others; groups do not mix."""
+    size = ranks.size
     wanted = list(range(size - 1, -1, -2))
 
     def body(comm: Comm) -> list[int] | None:
@@ -204,15 +225,16 @@ def makes_groups(run: Run, size: int) -> None:
         group.close()
         return got
 
-    for me, got in enumerate(run(size, body)):
+    for me, got in enumerate(ranks.run(size, body)):
         if me not in wanted:
             _require(got is None, f"sub: rank {me} is no member and must get None")
         else:
             _require(got == [*wanted, wanted.index(me)], f"sub: members {wanted}, got {got}")
 
 
-def names_who_was_lost(run: Run, size: int) -> None:
+def names_who_was_lost(ranks: Launcher) -> None:
     """When a rank ends, those who wait for it get a PeerLost that names rank, peer and step, within the limit."""
+    size = ranks.size
     lost = size - 1
 
     def body(comm: Comm) -> None:
@@ -227,13 +249,14 @@ def names_who_was_lost(run: Run, size: int) -> None:
             _require(told == (comm.rank, lost, 7), f"PeerLost names (rank, peer, step) {told}")
             _require(error.elapsed_s <= 2 * comm.timeout_s, f"PeerLost came only after {error.elapsed_s} s")
         else:
-            raise AssertionError("all_gather with a rank that ended must raise PeerLost")
+            raise LawBroken("all_gather with a rank that ended must raise PeerLost")
 
-    run(size, body)
+    ranks.run(size, body)
 
 
-def is_metered_by_the_rule(run: Run, size: int) -> None:
+def is_metered_by_the_rule(ranks: Launcher) -> None:
     """The meter's bytes and rounds are those of the metering rule."""
+    size = ranks.size
 
     def body(comm: Comm) -> None:
         metered = Metered(comm)
@@ -262,12 +285,12 @@ def is_metered_by_the_rule(run: Run, size: int) -> None:
             _require(got == (tx, rx), f"{verb}: metered (tx, rx) {got} bytes, the rule says {(tx, rx)}")
             _require(reading.rounds_by_verb[verb] == wanted_rounds, f"{verb}: wrong number of rounds")
 
-    run(size, body)
+    ranks.run(size, body)
 
 
-COMM_LAWS: dict[str, Callable[[Run, int], None]] = {
-    law.__name__: law
-    for law in (
+COMM_LAWS: tuple[Law[Launcher], ...] = tuple(
+    Law(check.__name__.replace("_", " "), (check.__doc__ or "").strip(), check)
+    for check in (
         gathers_uneven_parts,
         transposes_uneven_parts,
         sums_on_every_rank,
@@ -279,4 +302,4 @@ COMM_LAWS: dict[str, Callable[[Run, int], None]] = {
         names_who_was_lost,
         is_metered_by_the_rule,
     )
-}
+)
