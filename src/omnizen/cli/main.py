@@ -7,7 +7,7 @@ import sys
 import typer
 
 from omnizen._version import __version__
-from omnizen.cli import bench, data, lab, measure, plan, report
+from omnizen.cli import bench, check, cite, data, lab, measure, plan, report
 from omnizen.errors import OmnizenError
 
 app = typer.Typer(
@@ -27,6 +27,8 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit
 
 
+check.register(app)
+cite.register(app)
 data.register(app)
 lab.register(app)
 measure.register(app)

@@ -1,0 +1,150 @@
+"""``omnizen check``: the laws, on a codec or reducer of the user's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from omnizen.laws.law import Verdict
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check")(check)
+
+
+def check(
+    target: str = typer.Argument(help="What to check: file.py:name or package.module:name, or a catalogue name."),
+    ranks: str = typer.Option("1,2,3,4,5,7,8", help="Numbers of ranks to try a reducer on, separated by commas."),
+) -> None:
+    """Check a codec or reducer against the laws that all methods of the catalogue keep."""
+    from rich.console import Console
+
+    subject = load(target)
+    found = judge(subject, target, sizes_of(ranks))
+    Console().print(table(found, str(getattr(subject, "name", target))))
+    broken = sum(not verdict.held for verdict in found)
+    if broken:
+        typer.echo(f"{broken} of {len(found)} laws are broken")
+        raise typer.Exit(1)
+    typer.echo(f"all {len(found)} laws hold")
+
+
+def sizes_of(ranks: str) -> tuple[int, ...]:
+    """Read numbers of ranks; raises ``UserError`` for anything else."""
+    from omnizen.errors import UserError
+
+    words = [word.strip() for word in ranks.split(",")]
+    if not all(word.isdecimal() and 1 <= int(word) <= 64 for word in words):
+        raise UserError(f"--ranks: numbers from 1 to 64 separated by commas are allowed, got {ranks!r}")
+    return tuple(int(word) for word in words)
+
+
+def load(target: str) -> Any:
+    """Return the object behind ``file.py:name``, ``module:name`` or a name of the catalogue.
+
+    A class or function is called without arguments to make the object.
+
+    Raises:
+        UserError: when there is no such file, module, name or row, or it cannot be made without arguments.
+    """
+    from omnizen import catalog
+    from omnizen.errors import UserError, nearest
+
+    place, colon, name = target.rpartition(":")
+    if not colon:
+        if target in catalog.REDUCERS:
+            return catalog.reducer(target)
+        if target in catalog.CODECS:
+            return catalog.codec(target)
+        names = [*catalog.REDUCERS, *catalog.CODECS]
+        raise UserError(f"expected file.py:name, module:name or a catalogue name; {nearest(target, names)}")
+    module = _module(place)
+    if not hasattr(module, name):
+        public = [known for known in vars(module) if not known.startswith("_")]
+        raise UserError(f"{place} has no {name!r}: {nearest(name, public)}")
+    found = getattr(module, name)
+    if not callable(found) or (_kind(found) and not isinstance(found, type)):
+        return found
+    try:
+        return found()
+    except TypeError as error:
+        raise UserError(f"{target} cannot be made without arguments ({error}); name an instance instead") from error
+
+
+def _module(place: str) -> Any:
+    import importlib
+    import importlib.util
+    import sys
+    from pathlib import Path
+
+    from omnizen.errors import UserError
+
+    path = Path(place)
+    if path.suffix != ".py":
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise UserError(f"there is no module {place!r} ({error}); give a file as file.py:name") from error
+    if not path.is_file():
+        raise UserError(f"there is no file {place!r}")
+    name = f"checked_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that what it defines can be pickled
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+CODEC = ("name", "takes", "gives", "summable", "unbiased", "exact", "encode", "decode", "nbytes")
+REDUCER = ("name", "takes", "agrees", "conserves", "exact", "init", "start", "traffic")
+
+
+def _kind(subject: Any) -> str:
+    if hasattr(subject, "encode") and hasattr(subject, "decode"):
+        return "codec"
+    return "reducer" if hasattr(subject, "start") else ""
+
+
+def judge(subject: Any, target: str, sizes: tuple[int, ...]) -> list[Verdict]:
+    """Return what comes of every law for the object's kind.
+
+    Raises:
+        UserError: for an object that is neither a codec nor a reducer, or lacks part of the contract.
+    """
+    from omnizen.errors import UserError
+    from omnizen.laws.codec import check_codec
+    from omnizen.laws.reducer import check_reducer
+
+    kind = _kind(subject)
+    if not kind:
+        raise UserError(
+            f"{target} is {type(subject).__name__}, neither a codec (encode, decode) nor a reducer (start, traffic)"
+        )
+    lacking = [part for part in (CODEC if kind == "codec" else REDUCER) if not hasattr(subject, part)]
+    if lacking:
+        raise UserError(f"{target} is a {kind} without {', '.join(lacking)} (see omnizen.protocols)")
+    return check_codec(subject) if kind == "codec" else check_reducer(subject, sizes)
+
+
+def table(found: list[Verdict], name: str) -> Any:
+    """Return the laws with what came of each, as a table for the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(title=f"Laws of {name}", title_justify="left")
+    shown.add_column("law")
+    shown.add_column("holds")
+    shown.add_column("what it says, or where it is broken")
+    for verdict in found:
+        mark = Text("yes", "green") if verdict.held else Text("NO", "bold red")
+        says = Text(verdict.statement.replace("``", ""), "dim") if verdict.held else Text(verdict.reason)
+        shown.add_row(verdict.law, mark, says)
+    return shown

@@ -1,0 +1,90 @@
+"""``omnizen check`` on users' own plug-ins, and ``omnizen cite``."""
+
+import pytest
+from typer.testing import CliRunner
+
+from omnizen.cli.main import app
+from omnizen.errors import UserError
+
+GOOD = '''
+"""A codec and a reducer of a user's own."""
+from dataclasses import dataclass
+from omnizen.codecs.cast import Cast
+from omnizen.reducers.agsparse import AgSparse
+from omnizen.types import Dense
+
+@dataclass(frozen=True)
+class Mine(Cast):
+    values: str = "bfloat16"
+
+@dataclass(frozen=True)
+class Wrong(Mine):
+    def decode(self, payload):
+        return Dense(super().decode(payload).values * 190)
+
+mine = AgSparse()
+half = object()
+
+class Partly:
+    def start(self): ...
+
+def needs(size): ...
+'''
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["check", *arguments], catch_exceptions=True)
+
+
+@pytest.fixture
+def plugins(tmp_path):
+    file = tmp_path / "plugins_of_mine.py"
+    file.write_text(GOOD)
+    return file
+
+
+@pytest.mark.parametrize("name", ["Mine", "mine"])
+def test_a_good_plug_in_keeps_all_laws(plugins, name):
+    result = run(f"{plugins}:{name}", "--ranks", "1,3")
+    assert result.exit_code == 0, result.output
+    assert "laws hold" in result.output
+
+
+def test_a_bad_plug_in_is_told_which_law_it_breaks(plugins):
+    result = run(f"{plugins}:Wrong")
+    assert result.exit_code == 1
+    assert "NO" in result.output
+    assert "that of sending nothing" in " ".join(result.output.replace("│", " ").split())
+    assert "1 of 10 laws are broken" in result.output
+
+
+def test_rows_of_the_catalogue_can_be_named():
+    assert run("coo").exit_code == 0
+
+
+def test_wrong_targets_are_explained(plugins, tmp_path):
+    (tmp_path / "broken.py").write_text("import nothing_like_it")
+    wrong = {
+        f"{tmp_path}/broken.py:x": "cannot be imported: ModuleNotFoundError",
+        f"{plugins}:Mien": "did you mean 'Mine'",
+        f"{plugins}:half": "is object, neither a codec",
+        f"{plugins}:Partly": "is a reducer without name, takes, agrees, conserves, exact, init, traffic",
+        f"{plugins}:needs": "cannot be made without arguments",
+        f"{tmp_path}/none.py:Mine": "there is no file",
+        "no_such_package.x:Mine": "there is no module",
+        "zen-co": "did you mean 'zen-coo'",
+    }
+    for target, message in wrong.items():
+        result = run(target)
+        assert isinstance(result.exception, UserError), target
+        assert message in str(result.exception), (target, result.exception)
+    assert "from 1 to 64" in str(run(f"{plugins}:mine", "--ranks", "1,x").exception)
+
+
+def test_cite_prints_the_reference():
+    result = CliRunner().invoke(app, ["cite", "zen-coo"])
+    assert result.output.startswith("% zen-coo\n@inproceedings{wang2025zen,")
+    everything = CliRunner().invoke(app, ["cite"]).output
+    assert "sparcml" in everything
+    assert everything.count("@inproceedings{wang2025zen") == 1
+    assert "did you mean 'sparcml'" in str(CliRunner().invoke(app, ["cite", "sparkml"]).exception)
