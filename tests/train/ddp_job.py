@@ -29,7 +29,7 @@ def batches(name: str, rank: int) -> list[torch.Tensor]:
     made = torch.Generator().manual_seed(10 + rank)
     if name == "layers":
         return [torch.randn(2, 512, generator=made) for _ in range(2)]
-    return [torch.randint(300, (6, 5), generator=made) for _ in range(4)]
+    return [torch.randint(300, (6, 5), generator=made) for _ in range(2)]
 
 
 def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:

@@ -15,16 +15,14 @@ from omnizen.train.wire import Wire
 from omnizen.types import Step
 from tests.train import ddp_job
 from tests.train.helpers import alone, assert_close, assert_equal, run_ranks
-from tests.train.test_torchrun import LIMIT_S, free_port, torchrun
+from tests.train.test_torchrun import free_port, torchrun
 
 
 @pytest.mark.procs
 def test_ten_out_of_ten_complete(tmp_path: Path) -> None:
     """Case 15: two and more buckets, and a sparse beside a dense one; where PowerSGD as a hook hangs or aborts."""
     script = str(Path(ddp_job.__file__))
-    job = torchrun("--nproc-per-node=2", f"--master-port={free_port()}", script, str(tmp_path))
-    said, _ = job.communicate(timeout=LIMIT_S)
-    assert job.returncode == 0, said
+    torchrun(["--nproc-per-node=2", f"--master-port={free_port()}", script, str(tmp_path)])
     for name, build, tolerance in (("layers", ddp_job.layers, 1e-5), ("table", ddp_job.table, 1e-9)):
         first, second = (torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True) for rank in range(2))
         assert_equal(first, second)

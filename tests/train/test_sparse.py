@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 import omnizen
+from omnizen.strategies.sync import sync
 from omnizen.train.run import Run
 from tests.train.helpers import alone, assert_close, assert_equal, on_ranks, together, weights
 
-SCHEMES = ["dense", "agsparse", "zen-coo"]
+SCHEMES = ["dense", "agsparse", sync("zen-coo")]
 
 
 class TwoTables(nn.Module):

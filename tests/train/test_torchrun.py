@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,21 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def torchrun(*arguments: str) -> subprocess.Popen[str]:
+def torchrun(*agents: Sequence[str]) -> None:
+    """Run agents side by side to their good end; none outlives the test."""
+    started = [start_agent(*arguments) for arguments in agents]
+    try:
+        for agent in started:
+            said, _ = agent.communicate(timeout=LIMIT_S)
+            assert agent.returncode == 0, said
+    finally:
+        for agent in started:
+            if agent.poll() is None:
+                agent.terminate()  # an agent ends its workers on this signal
+                agent.wait(timeout=30)
+
+
+def start_agent(*arguments: str) -> subprocess.Popen[str]:
     root = JOB.parents[2]
     paths = os.pathsep.join([str(root / "src"), str(root)])
     env = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -44,13 +59,8 @@ def torchrun(*arguments: str) -> subprocess.Popen[str]:
 def test_a_job_equals_one_process_on_the_union(tmp_path: Path, nodes: int) -> None:
     port = free_port()
     common = [f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}", "--master-addr=127.0.0.1"]
-    agents = [
-        torchrun(*common, f"--master-port={port}", f"--node-rank={node}", str(JOB), str(tmp_path))
-        for node in range(nodes)
-    ]
-    for agent in agents:
-        said, _ = agent.communicate(timeout=LIMIT_S)
-        assert agent.returncode == 0, said
+    common.append(f"--master-port={port}")
+    torchrun(*[[*common, f"--node-rank={node}", str(JOB), str(tmp_path)] for node in range(nodes)])
     first, second = (torch.load(tmp_path / f"weights-{rank}.pt", weights_only=True) for rank in range(2))
     assert_equal(first, second)
     with oz.init() as run:

@@ -21,7 +21,7 @@ from omnizen.plan.search import make_plan
 from omnizen.plan.share import share_plan
 from omnizen.plan.trial import refine
 from omnizen.protocols import Comm
-from omnizen.train.router import Routing, build, from_plan, tables, trainable
+from omnizen.train.router import Routing, tables, trainable
 from omnizen.train.rows import no_rows, row_shape, rows_of, sum_dtype
 from omnizen.train.sync import Engine, Round
 from omnizen.train.units import Unit
@@ -61,15 +61,14 @@ class Watch:
     """Looks on while the first steps go by; ``decide`` is called on all ranks after the last of them.
 
     Args:
-        in_force: called with facts and plan when the engine follows the plan.
+        in_force: called with plan and facts; makes the engine follow the plan.
     """
 
     model: nn.Module
     engine: Engine
     machines: Machines
-    values: str
     samples: Callable[[], int]
-    in_force: Callable[[Facts, Plan], None]
+    in_force: Callable[[Plan, Facts], None]
     probe: PatternProbe = field(init=False)
     rounds: list[Round] = field(default_factory=list)
     last_rows: dict[str, Contribution] = field(default_factory=dict)
@@ -112,9 +111,8 @@ class Watch:
         if len(self.rounds) == WATCHED_STEPS:
             self.stop()
             facts, plan = self.engine.call(self.decide)
-            self.engine.route(build(self.model, from_plan(plan, self.values)))
             self.last_rows.clear()
-            self.in_force(facts, plan)
+            self.in_force(plan, facts)
 
     def stop(self) -> None:
         """Look no longer."""

@@ -13,6 +13,7 @@ import torch
 
 from omnizen import spans
 from omnizen._version import __version__
+from omnizen.comm.meter import Metered, MeterReading
 from omnizen.events import (
     EndEvent,
     Event,
@@ -59,7 +60,7 @@ class StepRecord:
         self._loss: float | None = None
         self._rounds: list[Round] = []
         self._samples, self._traced, self._steps = 0, -1, 0
-        self._bytes: tuple[int, int, dict[int, int]] = (0, 0, {})
+        self._meter = MeterReading()
 
     def begin(self, run_id: str, model: torch.nn.Module, device: torch.device, method: str) -> None:
         """Write who runs what, and begin the first step."""
@@ -81,7 +82,7 @@ class StepRecord:
             )
         )
         self._began_s = time.monotonic()
-        self._bytes = traffic(self._comm)
+        self._meter = read_meter(self._comm)
 
     def round(self, done: Round) -> None:
         """Note one synchronised backward."""
@@ -111,17 +112,17 @@ class StepRecord:
                 parts[key] += seconds
         last_s = waited[-1][0] if waited else now_s
         parts["compute_s"] = last_s - self._began_s - sum(end - begin for begin, end in waited[:-1])
-        tx, rx, by_peer = traffic(self._comm)
-        tx0, rx0, by_peer0 = self._bytes
+        meter = read_meter(self._comm)
+        moved, self._meter = meter - self._meter, meter
         self._pending = StepEvent(
             step=number,
             start_s=self._began_s - self._zero_s,
             step_s=now_s - self._began_s,
             loss=self._loss,
             samples=self._samples,
-            tx_bytes=tx - tx0,
-            rx_bytes=rx - rx0,
-            rx_bytes_by_peer={peer: count - by_peer0.get(peer, 0) for peer, count in by_peer.items()},
+            tx_bytes=round(moved.tx_bytes),
+            rx_bytes=round(moved.rx_bytes),
+            rx_bytes_by_peer={peer: round(count) for peer, count in moved.rx_bytes_by_peer().items()},
             **parts,
         )
         if 0 <= self._traced < TRACED_STEPS:
@@ -137,7 +138,7 @@ class StepRecord:
                     )
                 )
             self._traced += 1
-        self._bytes, self._began_s, self._steps = (tx, rx, by_peer), now_s, number + 1
+        self._began_s, self._steps = now_s, number + 1
         self._rounds, self._loss, self._samples = [], None, 0
 
     def trace(self) -> None:
@@ -170,10 +171,9 @@ class StepRecord:
         self._writer.write(event)
 
 
-def traffic(comm: Comm) -> tuple[int, int, dict[int, int]]:
-    """Return what a metered comm has sent and received so far, and received by peer; zeros without a meter."""
-    del comm
-    return 0, 0, {}
+def read_meter(comm: Comm) -> MeterReading:
+    """Return what a metered comm has sent and received so far; zeros where nobody counts (tests, one rank)."""
+    return comm.reading() if isinstance(comm, Metered) else MeterReading()
 
 
 def lab_facts() -> dict[str, Any]:

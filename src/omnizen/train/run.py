@@ -17,12 +17,13 @@ from torch.optim import Optimizer
 from omnizen.errors import Disagreement, UserError, nearest
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Comm
+from omnizen.strategies.strategy import Strategy
 from omnizen.train.auto import Watch, first_routing, measure_machines
 from omnizen.train.clip import clip_grad_norm_
 from omnizen.train.control import Turn
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
 from omnizen.train.record import StepRecord, lab_facts
-from omnizen.train.router import Routing, build, by_plan, by_scheme
+from omnizen.train.router import Routing, build, by_plan, by_scheme, from_plan
 from omnizen.train.start import Started, equalise
 from omnizen.train.sync import Engine, Reduction
 
@@ -96,7 +97,7 @@ class Run:
         optimizer: Optimizers,
         loader: Any = None,
         *,
-        plan: str | Path | Plan = "auto",
+        plan: str | Path | Plan | Strategy = "auto",
         reduction: Reduction = "mean",
         values: str = "float32",
     ) -> tuple[nn.Module, Optimizers, Any]:
@@ -110,7 +111,8 @@ class Run:
             loader: a plain DataLoader is dealt out to the ranks, each sample once an epoch; ``batch_size`` stays
                 that of one rank. Loaders with samplers of their own and other iterables stay as they are. With a
                 loader that reads ahead of the training loop, use ``set_batch_weight``.
-            plan: "auto" (measure, then plan), a plan or its file, or the name of a scheme for all embeddings.
+            plan: "auto" (measure, then plan), a plan or its file, the name of a scheme for all embeddings, or a
+                strategy, whose reducer counts.
             reduction: "sum" when the loss is a sum over samples rather than a mean.
             values: dtype of sparse values on the wire; sums are always float32. Gradients of float16 and bfloat16
                 parameters are summed in float32 too.
@@ -126,6 +128,8 @@ class Run:
             raise UserError("a run prepares one model; put several into one nn.ModuleDict")
         if reduction not in ("mean", "sum"):
             raise UserError(f"reduction: {nearest(reduction, ('mean', 'sum'))}")
+        if isinstance(plan, Strategy):
+            plan = plan.reducer
         if values not in VALUES:
             raise UserError(f"values: {nearest(values, VALUES)}")
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
@@ -147,7 +151,7 @@ class Run:
             self.loader = loader = self._share(loader)
         self._begin_record(model)
         if machines is not None:
-            self._watch = Watch(model, self._engine, machines, values, lambda: self._last_samples, self._follow)
+            self._watch = Watch(model, self._engine, machines, lambda: self._last_samples, self.follow)
         else:
             self._announce_plan()
         return model, optimizer, loader
@@ -170,6 +174,18 @@ class Run:
         """Record the loss of the step under way, or of the one that just ended."""
         if self._record is not None:
             self._record.loss(float(loss.detach() if isinstance(loss, Tensor) else loss))
+
+    def save(self, folder: str | Path) -> None:
+        """Write a checkpoint, between two steps; called by all ranks. See ``omnizen.train.checkpoint``."""
+        from omnizen.train import checkpoint
+
+        checkpoint.save(self, folder)
+
+    def load(self, folder: str | Path) -> None:
+        """Go on from a checkpoint of as many ranks, bit for bit; called by all ranks after ``prepare``."""
+        from omnizen.train import checkpoint
+
+        checkpoint.load(self, folder)
 
     def close(self) -> None:
         """End the run on this rank, after hearing that the others end too; calling it twice is harmless.
@@ -221,8 +237,12 @@ class Run:
     def _watches(self, plan: object) -> bool:
         return plan == "auto" and self.size > 1
 
-    def _follow(self, facts: Facts, plan: Plan) -> None:
-        self.facts, self.plan = facts, plan
+    def follow(self, plan: Plan, facts: Facts | None = None) -> None:
+        """Synchronise by this plan from the next step on; the same call, with the same plan, on all ranks."""
+        if self._watch is not None:
+            self._watch.stop()
+        self.engine.route(build(self.model, from_plan(plan, self._values)))
+        self.facts, self.plan = facts or self.facts, plan
         self._announce_plan()
 
     def _announce_plan(self) -> None:
@@ -301,6 +321,8 @@ def init(*, run_dir: str | os.PathLike[str] | None = None, timeout_s: float = 60
         return Run(alone.comm(0), alone.comm(0), seed=seed, run_dir=run_dir)
     from datetime import timedelta
 
+    from omnizen.comm.meter import Metered
+    from omnizen.comm.paced import Paced, PacedLink
     from omnizen.comm.torch_pg import from_default
 
     made = not dist.is_initialized()
@@ -311,9 +333,13 @@ def init(*, run_dir: str | os.PathLike[str] | None = None, timeout_s: float = 60
             backend = "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     gradients: Comm = from_default(timeout_s, name="gradients")
-    control = from_default(timeout_s, name="control")
+    control: Comm = from_default(timeout_s, name="control")
+    lab = lab_facts()
+    if lab.get("network", "").startswith("loopback"):
+        link = PacedLink(lab["rate_bytes_per_s"])
+        gradients, control = Paced(gradients, link), Paced(control, link)
     return Run(
-        gradients,
+        Metered(gradients),
         control,
         seed=seed,
         run_dir=run_dir,
