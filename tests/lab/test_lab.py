@@ -230,6 +230,15 @@ def test_an_unknown_command_is_refused_before_anything_is_built(monkeypatch: pyt
         run_lab(LabConfig(hosts=2), [])
 
 
+def test_slowed_processes_are_found_even_when_their_namespace_was_deleted() -> None:
+    with Lab(LabConfig(hosts=1, cpu=(0.5,))) as lab:
+        lab.run(["sh", "-c", "setsid sleep 900 &"])
+        assert len(lab._quotas.pids()) == 1
+        tool(["ip", "netns", "delete", lab.network.namespace(0)])
+        assert pids_inside(lab.network.namespaces) == []
+    assert lab._quotas.pids() == []
+
+
 def test_a_lab_that_cannot_be_built_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from omnizen.lab.network import Network
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,12 @@ def started(owners: set[int], *arguments: str) -> Iterator[subprocess.Popen[str]
 
 def names_of(pid: int) -> list[str]:
     return [path.name for path in Path("/run/netns").glob(f"omnizen-{pid}-*")]
+
+
+def running(namespaces: list[str], argument: str) -> int:
+    """Count the processes in these namespaces that were started with an argument."""
+    lines = [Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in pids_inside(namespaces)]
+    return sum(argument.encode() in line for line in lines)
 
 
 def test_output_has_prefixes_and_the_table_ends_it() -> None:
@@ -147,6 +154,11 @@ def test_after_a_kill_of_the_lab_its_hosts_end_and_clean_removes_the_rest(owners
     assert lab.returncode == -signal.SIGKILL
     assert len(names) == 3
     assert names_of(lab.pid) == names
+    end_s = time.monotonic() + 30
+    while running(names, "901"):  # the hosts' own processes die with the lab, without any help
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    assert running(names, "900") == 2  # what they had started in sessions of its own does not
     done = omnizen("lab", "--clean")
     assert done.returncode == 0
     assert f"omnizen-{lab.pid}-" in done.stdout

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from omnizen.errors import UserError
-from omnizen.lab import LabResult, namespaces, run_local
+from omnizen.lab import LabResult, local, namespaces, run_local
 from omnizen.lab.interrupts import Interrupts, signal_name
 from omnizen.lab.local import MARK, marked_pids
 from omnizen.lab.output import HostOutput
@@ -148,3 +148,9 @@ def test_what_a_lab_lacks_is_said(monkeypatch: pytest.MonkeyPatch, change, says:
     monkeypatch.setattr(namespaces.os, "geteuid", lambda: 0)
     change(monkeypatch)
     assert says in namespaces.available.__wrapped__()
+
+
+def test_systems_without_process_groups_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local.os, "name", "nt")
+    with pytest.raises(UserError, match="need Linux or macOS"):
+        run_local(1, ["true"])

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from omnizen.errors import UserError
 from omnizen.lab.config import LabConfig, num_cores
 from omnizen.lab.environment import Surroundings
 from omnizen.lab.hosts import HostRunner, Limits, OnLine, check_command, silent
@@ -80,6 +81,8 @@ def run_local(
         >>> run_local(2, ["true"]).returncodes
         (0, 0)
     """
+    if os.name != "posix":
+        raise UserError(f"hosts over loopback need Linux or macOS, and this is {sys.platform}")
     config = LabConfig(hosts=hosts, rate=rate or "1gbit", dilation=dilation, timeout_s=timeout_s, grace_s=grace_s)
     base, mark, cores = {**os.environ, **(env or {})}, secrets.token_hex(8), num_cores()
     check_command(command, base)

@@ -91,6 +91,10 @@ class Quotas:
         """Return the file into which a process of the host writes its id."""
         return self.root / str(host) / "cgroup.procs"
 
+    def pids(self) -> list[int]:
+        """Return the processes that are in any of the groups."""
+        return [int(pid) for procs in self.root.glob("*/cgroup.procs") for pid in procs.read_text().split()]
+
     def remove(self, limit_s: float = 5.0) -> None:
         """Remove the groups; their processes must have been ended. Groups that are not there are no error."""
         end_s = time.monotonic() + limit_s

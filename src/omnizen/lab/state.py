@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omnizen.errors import OmnizenError, UserError
+from omnizen.lab.namespaces import kill_all
 from omnizen.lab.network import destroy
 from omnizen.lab.quota import Quotas, find_parent
 
@@ -69,7 +70,9 @@ class LabFile:
         killed = destroy(self.name)
         found = find_parent(Path("/proc/self/mounts").read_text())
         if found:
-            Quotas(self.name, *found).remove()
+            quotas = Quotas(self.name, *found)
+            killed += kill_all(quotas.pids)  # none, unless someone else deleted their namespace
+            quotas.remove()
         self.path.unlink(missing_ok=True)
         return killed
 
