@@ -35,6 +35,7 @@ hash_owner: Kernel[[Tensor, int, int], Tensor] = Kernel(
     "hash_owner",
     _hash_owner,
     cpu="omnizen.kernels.cpu.owner:hash_owner",
+    gpu="omnizen.kernels.gpu.owner:hash_owner",
 )
 """``hash_owner(rows [k], n, seed) -> [k] int64``: even whatever the pattern (Zen, OSDI 2025, section 3.2, h0)."""
 
