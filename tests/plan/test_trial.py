@@ -26,7 +26,7 @@ def plan_of(schemes, kind="row-sparse"):
     return plan.model_copy(update={"tensors": [tensor], "prediction": prediction})
 
 
-def try_with(plan, seconds_by_scheme, monkeypatch, size=2):
+def try_with(plan, seconds_by_scheme, monkeypatch, size=2, budget_s=100.0):
     """Refine on thread ranks whose clocks advance by scripted seconds for each scheme and rank."""
     tried = []
 
@@ -48,7 +48,7 @@ def try_with(plan, seconds_by_scheme, monkeypatch, size=2):
     monkeypatch.setattr(catalog, "reducer", lambda name: Scripted(name, real(name)))
 
     def body(comm):
-        return refine(plan, comm, {"x": ROWS}, rounds=3, clock=lambda: clocks[comm.rank][0])
+        return refine(plan, comm, {"x": ROWS}, rounds=3, budget_s=budget_s, clock=lambda: clocks[comm.rank][0])
 
     plans = run_ranks(size, body)
     assert all(p == plans[0] for p in plans)
@@ -87,15 +87,30 @@ def test_a_tensor_without_a_sample_keeps_its_plan():
     assert run_ranks(2, lambda comm: refine(plan, comm, {})) == [plan, plan]
 
 
-def test_real_schemes_run_on_real_contributions():
-    names = [n for n, row in catalog.REDUCERS.items() if "row-sparse" in row.kinds]
-    plan = plan_of(dict.fromkeys(names, 1.0))
+@pytest.mark.parametrize("scheme", catalog.REDUCERS)
+def test_real_schemes_run_on_real_contributions(scheme):
+    plan = plan_of({"zen-coo" if scheme == "agsparse" else "agsparse": 1e-3, scheme: 1.1e-3})
     refined = run_ranks(3, lambda comm: refine(plan, comm, {"x": ROWS}, rounds=1))
     assert refined[0] == refined[1] == refined[2]
-    assert sorted([refined[0].tensors[0].scheme, *(r.scheme for r in refined[0].tensors[0].rejected)]) == sorted(
-        names
-    )
-    assert all(r.measured_s is not None for r in refined[0].tensors[0].rejected)
+    tensor = refined[0].tensors[0]
+    assert (tensor.origin, len(tensor.rejected)) == ("trial", 1)
+    assert tensor.measured_s <= tensor.rejected[0].measured_s
+
+
+def test_equal_predictions_are_tried_once_and_no_more_than_three_schemes(monkeypatch):
+    close = {"zen-coo": 1.0, "zen-cyclic-coo": 1.0, "zen-bitmap": 1.02, "agsparse": 1.05, "sparcml": 1.1}
+    seconds = {scheme: [[1.0], [1.0]] for scheme in close}
+    refined, tried = try_with(plan_of(close), seconds, monkeypatch)
+    assert tried == {"zen-coo", "zen-bitmap", "agsparse"}
+    assert refined.tensors[0].scheme == "zen-coo", "the planned scheme wins a tie"
+
+
+def test_the_budget_limits_rounds_and_then_tensors(monkeypatch):
+    plan = plan_of({"zen-coo": 3.0, "agsparse": 3.1})
+    seconds = {"zen-coo": [[3.0, 1.0, 9.0, 9.0]] * 2, "agsparse": [[3.0, 2.0, 0.1, 0.1]] * 2}
+    refined, _ = try_with(plan, seconds, monkeypatch, budget_s=12.5)
+    assert (refined.tensors[0].scheme, refined.tensors[0].measured_s) == ("zen-coo", pytest.approx(1.0))
+    assert try_with(plan, {}, monkeypatch, budget_s=11.0) == (plan, set())
 
 
 def test_dense_tensors_are_not_tried():

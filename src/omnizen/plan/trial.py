@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 import torch
 
 from omnizen import catalog
 from omnizen.plan.plan import Plan, Rejected, TensorPlan
+from omnizen.plan.search import SAME
 from omnizen.plan.words import duration
 from omnizen.protocols import Comm
 from omnizen.types import Contribution, Dense, Sparse, Step
+
+MOST = 3
+"""Schemes that are tried for one tensor."""
 
 
 def refine(
@@ -22,25 +26,33 @@ def refine(
     within: float = 0.15,
     *,
     rounds: int = 3,
+    budget_s: float = 15.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
     """Try the schemes whose predictions are close and keep the fastest (collective; all ranks get the same plan).
 
     A round's time is that of the slowest rank; the median over rounds counts, after one round that does not.
-    Schemes take turns, so that a passing disturbance hits all of them.
+    Schemes take turns, so that a passing disturbance hits all of them. Of schemes with the same prediction only
+    the first is tried.
 
     Args:
         plan: equal on all ranks.
         comm: the links that training will use.
         samples: this rank's own contribution by name of the tensor; the same names on all ranks.
-        within: schemes predicted to take at most this share longer than the best are tried.
+        within: schemes predicted to take at most this share longer than the best are tried, up to ``MOST`` of them.
         rounds: timed reductions of each scheme.
+        budget_s: fewer rounds are made, or a tensor is not tried, where more would take longer than this in all.
         clock: seconds now, on the clock that the comm's transfers take time on.
     """
-    tensors = [
-        _try(tensor, comm, samples[tensor.name], within, rounds, clock) if tensor.name in samples else tensor
-        for tensor in plan.tensors
-    ]
+    tensors, left_s = [], budget_s
+    for tensor in plan.tensors:
+        names = _candidates(tensor, within) if tensor.name in samples and comm.size > 1 else []
+        possible = int(left_s / (max(len(names), 1) * tensor.predicted_s)) - 1 if tensor.predicted_s else rounds
+        if len(names) > 1 and possible >= 1:
+            seconds = _take_turns(tensor.name, names, comm, samples[tensor.name], min(rounds, possible), clock)
+            left_s -= sum(map(sum, seconds.values()))
+            tensor = _settle(tensor, {name: median(times[1:]) for name, times in seconds.items()})
+        tensors.append(tensor)
     pairs = list(zip(plan.tensors, tensors, strict=True))
     # Sparse gradients are ready when backward ends, so their time is exposed; what was measured replaces what was
     # predicted.
@@ -57,27 +69,27 @@ def refine(
     return plan.model_copy(update={"tensors": tensors, "prediction": prediction})
 
 
-def _try(
-    tensor: TensorPlan,
-    comm: Comm,
-    sample: Contribution,
-    within: float,
-    rounds: int,
-    clock: Callable[[], float],
-) -> TensorPlan:
-    limit_s = (1 + within) * tensor.predicted_s
-    close = [r.scheme for r in tensor.rejected if r.predicted_s <= limit_s]
-    if tensor.kind == "dense" or not close or comm.size == 1:
-        return tensor
-    names = [tensor.scheme, *close]
+def _candidates(tensor: TensorPlan, within: float) -> list[str]:
+    """Return the planned scheme and those close to it, the cheapest first."""
+    if tensor.kind == "dense":
+        return []
+    names, last_s = [tensor.scheme], tensor.predicted_s
+    for other in sorted(tensor.rejected, key=lambda r: r.predicted_s):
+        if last_s * (1 + SAME) < other.predicted_s <= (1 + within) * tensor.predicted_s and len(names) < MOST:
+            names.append(other.scheme)
+            last_s = other.predicted_s
+    return names
+
+
+def _take_turns(
+    tensor: str, names: Sequence[str], comm: Comm, sample: Contribution, rounds: int, clock: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Return the seconds of each scheme's rounds; the first pays for connections, buffers and compilation."""
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
         for name in names:
-            slowest_s = _one_round(name, comm, sample, Step(turn, name=tensor.name), clock)
-            if turn > 0:  # the first round pays for connections, buffers and compilation
-                seconds[name].append(slowest_s)
-    measured = {name: median(times) for name, times in seconds.items()}
-    return _settle(tensor, measured)
+            seconds[name].append(_one_round(name, comm, sample, Step(turn, name=tensor), clock))
+    return seconds
 
 
 def _one_round(name: str, comm: Comm, sample: Contribution, step: Step, clock: Callable[[], float]) -> float:
