@@ -33,5 +33,5 @@ def test_a_comm_that_breaks_a_law_is_told_which() -> None:
 
     found = check_comm(lambda size, body: run_ranks(size, body, wrap=Swapped), sizes=[3])
     broken = {verdict.law: verdict.reason for verdict in found if not verdict.held}
-    assert "all_gather: torch" in broken["gathers uneven parts"]
+    assert "with 3 ranks: all_gather: torch" in broken["gathers uneven parts"]
     assert "transposes uneven parts" not in broken

@@ -52,7 +52,13 @@ class Wire:
     def transfer(
         self, receive: Mapping[int, tuple[Tensor, int]], send: Mapping[int, tuple[Tensor, int]], watch: Watch
     ) -> None:
-        """Receive into and send from the given (tensor, tag) of each peer; return when all of it is done."""
+        """Receive into and send from the given (tensor, tag) of each peer; return when all of it is done.
+
+        Receives are not posted earlier than their round: with gloo a message begins when its receive is posted,
+        which keeps a sender that is ahead from crowding the link of a receiver that is not.
+        """
+        if not receive and not send:
+            return
         posted: list[tuple[int, Any]] = []
         broken: PeerLost | None = None
         if self._nccl:  # one launch, or two ranks that send first would wait for each other; not measured

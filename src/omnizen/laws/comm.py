@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -62,7 +62,8 @@ def check_comm(run: Run, sizes: Sequence[int] = SIZES) -> list[Verdict]:
         >>> all(verdict.held for verdict in check_comm(run_ranks, sizes=[1, 3]))
         True
     """
-    return [verdict for size in sizes for verdict in verdicts(COMM_LAWS, Launcher(run, size))]
+    found = [(size, verdict) for size in sizes for verdict in verdicts(COMM_LAWS, Launcher(run, size))]
+    return [v if v.held else replace(v, reason=f"with {size} ranks: {v.reason}") for size, v in found]
 
 
 def _require(kept: bool, what: str) -> None:
