@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import threading
 
 import pytest
 from typer.testing import CliRunner
@@ -86,6 +87,25 @@ def test_one_machine_alone_measures_and_plans(tmp_path, monkeypatch):
     planned = run("plan", "facts.toml")
     assert planned.exit_code == 0, planned.output
     assert Plan.load("plan.toml").prediction.exposed_comm_s == 0
+
+
+def test_rank_0_writes_the_facts_of_all_ranks(tmp_path, monkeypatch, capsys):
+    from omnizen.cli.measure import measure
+    from omnizen.comm.threads import run_ranks
+    from omnizen.train.run import Run
+
+    here = threading.local()
+    monkeypatch.setattr("omnizen.train.run.init", lambda timeout_s: Run(here.comm, here.comm))
+
+    def body(comm):
+        here.comm = comm
+        measure(out=tmp_path / f"rank{comm.rank}.toml", model=None, budget=0.3, timeout=20.0)
+
+    run_ranks(3, body)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.toml"]
+    facts = Facts.load(tmp_path / "rank0.toml")
+    assert (facts.world_size, len(facts.devices), len(facts.links)) == (3, 3, 6)
+    assert capsys.readouterr().out.count("3 workers") == 1
 
 
 @pytest.mark.parametrize("module", ["omnizen.cli.measure", "omnizen.cli.plan", "omnizen.cli.main"])
