@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import socket
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 OnLine = Callable[[int, str], None]
-GRACE_S = 3.0
 
 
 class Launch(Protocol):
@@ -33,44 +26,20 @@ class Loopback:
 
     Args:
         hosts: how many.
-        rate_bytes_per_s: rate at which each worker paces its own sending; None for no pacing.
+        rate: rate to which each worker paces its own sending ("100mbit"); None for no pacing.
     """
 
     hosts: int
-    rate_bytes_per_s: float | None = None
+    rate: str | None = None
 
     def __call__(self, command: Sequence[str], on_line: OnLine, limit_s: float) -> list[int]:
         """Run the command on every host."""
-        network = "as is" if self.rate_bytes_per_s is None else "loopback, paced in software"
-        lab = {"hosts": self.hosts, "rate_bytes_per_s": self.rate_bytes_per_s, "dilation": 1.0, "network": network}
-        shared = {
-            "WORLD_SIZE": str(self.hosts), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1", "OMNIZEN_LAB": json.dumps(lab),
-        }  # fmt: skip
-        crew: list[subprocess.Popen[str]] = []
-        readers: list[threading.Thread] = []
-        deadline = time.monotonic() + limit_s
-        try:
-            for rank in range(self.hosts):
-                place = {"RANK": str(rank), "GROUP_RANK": str(rank), "NODE_RANK": str(rank)}
-                worker = subprocess.Popen(
-                    list(command), env={**os.environ, **with_source(shared), **place}, text=True,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                )  # fmt: skip
-                crew.append(worker)
-                readers.append(threading.Thread(target=_forward, args=(rank, worker, on_line), daemon=True))
-                readers[-1].start()
-            for worker in crew:
-                try:
-                    worker.wait(max(0.1, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    break
-        finally:
-            end(crew)
-            for reader in readers:
-                reader.join(GRACE_S)
-        return [worker.returncode for worker in crew]
+        from omnizen.lab import run_local
+
+        result = run_local(
+            self.hosts, list(command), self.rate, timeout_s=limit_s, env=with_source({}), on_line=on_line
+        )
+        return list(result.returncodes)
 
 
 @dataclass(frozen=True)
@@ -106,38 +75,3 @@ def with_source(env: Mapping[str, str]) -> dict[str, str]:
 def python(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of this package in this Python."""
     return [sys.executable, "-u", "-m", module, *arguments]
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def end(crew: Sequence[subprocess.Popen[str]]) -> None:
-    """Ask those who still run to end, then make them."""
-    running = [worker for worker in crew if worker.poll() is None]
-    for worker in running:
-        _signal(worker, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_S
-    for worker in running:
-        try:
-            worker.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            _signal(worker, signal.SIGKILL)
-            worker.wait()
-
-
-def _signal(worker: subprocess.Popen[str], number: signal.Signals) -> None:
-    try:
-        os.killpg(worker.pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _forward(rank: int, worker: subprocess.Popen[str], on_line: OnLine) -> None:
-    assert worker.stdout is not None
-    with worker.stdout:
-        for line in worker.stdout:
-            on_line(rank, line.rstrip("\n"))

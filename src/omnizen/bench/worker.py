@@ -71,6 +71,8 @@ def work(job: Job, answer: Answer) -> None:
     take = Loop(case, wrapped, job, answer, recording)
     take.warm_up()
     planned = agree("timed steps", take.timed_steps())
+    if answer.rank == 0:
+        tell("planned", steps=answer.warmup_steps + planned)
     dist.barrier()
     sent, received = read()
     for _ in range(planned):
@@ -83,6 +85,8 @@ def work(job: Job, answer: Answer) -> None:
     dist.barrier()
     recording.end()
     wrapped.close()
+    if wrapped.run is not None and not answer.network.shaped:
+        by_its_events(job, answer)
 
 
 def late(reason: str, answer: Answer) -> Answer:
@@ -123,8 +127,11 @@ class Loop:
         while len(self.answer.losses) < self.job.warmup_steps or since < self.wrapped.steps_after_settling:
             if len(self.answer.losses) >= MOST_WARMUP_STEPS:
                 raise RuntimeError(f"no plan is in force after {MOST_WARMUP_STEPS} steps")
-            since += self.wrapped.settled()
+            settled = self.wrapped.settled()
+            since += settled
             self.step()
+            if self.answer.rank == 0 and self.wrapped.run is not None and self.wrapped.settled() and not settled:
+                tell("plan", step=len(self.answer.losses))
         self.answer.warmup_steps = len(self.answer.losses)
 
     def timed_steps(self) -> int:
@@ -162,6 +169,17 @@ def agree(what: str, value: int) -> int:
     if dist.get_rank() == 0:
         store.set(key, str(value))
     return int(store.get(key))
+
+
+def by_its_events(job: Job, answer: Answer) -> None:
+    """Take the bytes of the timed steps from the events that Omnizen's meter filled."""
+    from omnizen.events import StepEvent, events_path, read_events
+
+    steps = [e for e in read_events(events_path(job.run_dir, answer.rank)).events if isinstance(e, StepEvent)]
+    timed = [e for e in steps if e.step >= answer.warmup_steps]
+    answer.tx_bytes_per_step = sum(e.tx_bytes for e in timed) / len(timed)
+    answer.rx_bytes_per_step = sum(e.rx_bytes for e in timed) / len(timed)
+    answer.bytes_source = "meter"
 
 
 def told_by(plan: Plan, answer: Answer) -> None:

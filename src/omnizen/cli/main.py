@@ -7,7 +7,7 @@ import sys
 import typer
 
 from omnizen._version import __version__
-from omnizen.cli import bench, check, cite, data, lab, measure, plan, report
+from omnizen.cli import bench, check, cite, data, demo, lab, measure, plan, report
 from omnizen.errors import OmnizenError
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ measure.register(app)
 plan.register(app)
 report.register(app)
 bench.register(app)
+demo.register(app)
 
 
 def main() -> None:

@@ -1,0 +1,85 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from omnizen.bench.demo import DemoSettings, Network, Outcome, network, run_demo
+from omnizen.bench.demo_show import Show
+from omnizen.bench.job import Answer
+from omnizen.bench.launch import Loopback
+from omnizen.bench.summary import Trial
+from omnizen.errors import OmnizenError, UserError
+
+
+def settings(tmp_path, **given):
+    return DemoSettings(**({"out": tmp_path / "out", "paced": True, "workers": 2} | given))
+
+
+def trial(method, losses, step_s, rx, predicted=None):
+    answers = [
+        Answer(
+            rank=rank, size=2, method=method, losses=losses, step_s=[step_s], rx_bytes_per_step=rx,
+            predicted_step_s=predicted,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    return Trial(method, answers)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"workers": 1}, "between 2 and 16 workers"),
+        ({"workers": 64}, "between 2 and 16 workers"),
+        ({"rate": "100"}, "has no unit"),
+        ({"seconds": 0.0}, "above 0 seconds"),
+    ],
+)
+def test_bad_settings_are_named(tmp_path, given, says):
+    with pytest.raises(UserError, match=says):
+        settings(tmp_path, **given)
+
+
+def test_an_empty_or_missing_folder_stops_before_any_worker(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "missing"):
+        s = settings(tmp_path, text=tmp_path / folder)
+        with pytest.raises(UserError, match=folder):
+            run_demo(s, network(s), Show(Console(file=io.StringIO())))
+    assert not (tmp_path / "out").exists()
+
+
+def test_paced_figures_are_never_called_a_wire(tmp_path):
+    s = settings(tmp_path)
+    joined = network(s)
+    assert joined == Network(Loopback(2, "100mbit"), False, None)
+    outcome = Outcome(
+        trial("ddp", [6.0, 5.0], 4.0, 6e7),
+        trial("omnizen", [6.0, 5.0, 4.0], 0.5, 2e6, 0.6),
+        tmp_path / "report.html",
+    )
+    text = io.StringIO()
+    show = Show(Console(file=text, width=160))
+    show.network(s, joined)
+    show.outcome(joined, outcome)
+    said = text.getvalue()
+    assert "loopback paced in software" in said
+    assert "counted, not on a wire" in said
+    assert "on the wire" not in said
+    assert "8.0 x faster" in said
+    assert "30.0 x less" in said
+    assert "first 2 steps agree to 0.0e+00" in said
+    assert "off by 20%" in said
+
+
+def test_a_failed_run_ends_the_demo_with_its_reason(tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("a b c d e f g h " * 200)
+    s = settings(tmp_path, text=tmp_path / "text")
+
+    def launch(command, on_line, limit_s):
+        on_line(0, "no such interface")
+        return [1, 1]
+
+    with pytest.raises(OmnizenError, match=r"the ddp run failed: rank 0 ended with status 1 .*no such interface"):
+        run_demo(s, Network(launch, False, None), Show(Console(file=io.StringIO())))
