@@ -57,6 +57,10 @@ class Net(nn.Module):
     drop = 0.0
 
 
+torch.manual_seed(0)
+NET = Net()
+
+
 class Noisy(TensorDataset):
     """Draws from all three global generators for each sample."""
 
@@ -71,9 +75,14 @@ def data(kind) -> DataLoader:
     return DataLoader(kind(ids, labels), batch_size=4, shuffle=True)
 
 
-def prepare(run: Run, drop: float, feedback: bool, kind) -> tuple:
+def seed_all() -> None:
+    random.seed(0)
+    np.random.seed(0)
     torch.manual_seed(0)
-    model = Net()
+
+
+def prepare(run: Run, drop: float, feedback: bool, kind) -> tuple:
+    model = copy.deepcopy(NET)
     model.drop = drop
     sparse = torch.optim.SGD([model.table.weight], 0.1)
     rest = torch.optim.Adam([*model.norm.parameters(), *model.head.parameters()], 0.01)
@@ -112,14 +121,12 @@ def test_resuming_is_bit_identical(size: int, drop: float, kind, tmp_path: Path)
     feedback = size > 1
 
     def whole(run: Run):
-        random.seed(0)
-        np.random.seed(0)
+        seed_all()
         prepared = prepare(run, drop, feedback, kind)
         return steps(run, prepared, 10), weights(prepared[0])
 
     def first(run: Run):
-        random.seed(0)
-        np.random.seed(0)
+        seed_all()
         prepared = prepare(run, drop, feedback, kind)
         losses = steps(run, prepared, 5)
         run.save(tmp_path / "half")

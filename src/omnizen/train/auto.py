@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -61,14 +62,14 @@ class Watch:
     """Looks on while the first steps go by; ``decide`` is called on all ranks after the last of them.
 
     Args:
-        in_force: called with plan and facts; makes the engine follow the plan.
+        in_force: called with plan, facts and the seconds that planning took; makes the engine follow the plan.
     """
 
     model: nn.Module
     engine: Engine
     machines: Machines
     samples: Callable[[], int]
-    in_force: Callable[[Plan, Facts], None]
+    in_force: Callable[[Plan, Facts, float], None]
     probe: PatternProbe = field(init=False)
     rounds: list[Round] = field(default_factory=list)
     last_rows: dict[str, Contribution] = field(default_factory=dict)
@@ -110,9 +111,10 @@ class Watch:
         self.rounds.append(done)
         if len(self.rounds) == WATCHED_STEPS:
             self.stop()
+            began_s = time.monotonic()
             facts, plan = self.engine.call(self.decide)
             self.last_rows.clear()
-            self.in_force(plan, facts)
+            self.in_force(plan, facts, time.monotonic() - began_s)
 
     def stop(self) -> None:
         """Look no longer."""

@@ -17,7 +17,7 @@ from omnizen.protocols import Comm, Reducer
 from omnizen.spans import span
 from omnizen.train.router import make_reducer
 from omnizen.train.rows import rows_of, sparse_grad, sum_dtype
-from omnizen.train.units import dense_value
+from omnizen.train.units import dense_value, sparse_value
 from omnizen.train.wire import Wire
 from omnizen.types import Dense, Sparse, State, Step
 
@@ -106,10 +106,9 @@ def reduce(state: HookState, grad: Tensor, step: Step) -> Tensor:
         with span("select", "ddp bucket"):
             rows = rows_of(grad)
         done = state.rows.start(rows, State(), state.comm, step).wait()
-        value = done.value if isinstance(done.value, Sparse) else rows_of(done.value.values.view(grad.shape))
-        return sparse_grad(value, grad)
+        return sparse_grad(sparse_value(done, grad), grad)
     whole = grad.to_dense() if grad.is_sparse else grad
     flat = whole.reshape(-1).to(sum_dtype(grad.dtype))
     done = state.dense.start(Dense(flat), State(), state.comm, step).wait()
-    mean = dense_value(done).view(whole.shape)
+    mean = dense_value(done).to(grad.device).view(whole.shape)
     return sparse_grad(rows_of(mean), grad) if grad.is_sparse else mean.to(grad.dtype)

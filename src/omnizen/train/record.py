@@ -27,6 +27,7 @@ from omnizen.events import (
 )
 from omnizen.protocols import Comm
 from omnizen.spans import CATEGORIES, Recorder, Span
+from omnizen.train.scalars import ScalarWriter
 from omnizen.train.sync import Round
 
 TRACED_STEPS = 20
@@ -52,6 +53,7 @@ class StepRecord:
 
     def __init__(self, run_dir: Path, comm: Comm, lab: dict[str, Any], thread: str) -> None:
         self._writer = EventWriter(events_path(run_dir, comm.rank))
+        self._scalars = ScalarWriter(run_dir / "tb") if comm.rank == 0 else None
         self._comm, self._lab, self._thread = comm, lab, thread
         self._zero_s = self._began_s = time.monotonic()
         self._recorder = Recorder()
@@ -154,17 +156,19 @@ class StepRecord:
         self._write(NoteEvent(step=step, text=text))
 
     def close(self) -> None:
-        """Write the end; calling it twice is harmless."""
-        if self._writer is None:
-            return
+        """Write the end."""
         self._flush()
         self._write(EndEvent(steps=self._steps, seconds=time.monotonic() - self._zero_s))
         self._writer.close()
+        if self._scalars is not None:
+            self._scalars.close()
         spans.listen(self._before)
 
     def _flush(self) -> None:
         if self._pending is not None:
             self._write(self._pending)
+            if self._scalars is not None:
+                self._scalars.observe(self._pending)
             self._pending = None
 
     def _write(self, event: Event) -> None:

@@ -237,13 +237,18 @@ class Run:
     def _watches(self, plan: object) -> bool:
         return plan == "auto" and self.size > 1
 
-    def follow(self, plan: Plan, facts: Facts | None = None) -> None:
+    def follow(self, plan: Plan, facts: Facts | None = None, planning_s: float = 0.0) -> None:
         """Synchronise by this plan from the next step on; the same call, with the same plan, on all ranks."""
         if self._watch is not None:
             self._watch.stop()
         self.engine.route(build(self.model, from_plan(plan, self._values)))
         self.facts, self.plan = facts or self.facts, plan
         self._announce_plan()
+        if self._record is not None and planning_s:
+            self._record.note(
+                self.engine.step,
+                f"planning and trying near-ties took {planning_s:.1f} s; their bytes and time are in this step",
+            )
 
     def _announce_plan(self) -> None:
         if self.run_dir is not None and self.rank == 0:
@@ -301,7 +306,8 @@ class Run:
 def init(*, run_dir: str | os.PathLike[str] | None = None, timeout_s: float = 60.0, seed: int = 0) -> Run:
     """Join the run that torchrun (or any launcher that sets its variables) started, or begin one of a single rank.
 
-    The default process group is initialised if it is not yet; Omnizen's own groups are made beside it.
+    The default process group is initialised if it is not yet; Omnizen's own groups are made beside it: gloo, and
+    nccl for gradients when every rank has a GPU to itself.
 
     Args:
         run_dir: where facts, plan and events are written.
@@ -327,13 +333,10 @@ def init(*, run_dir: str | os.PathLike[str] | None = None, timeout_s: float = 60
 
     made = not dist.is_initialized()
     if made:
-        backend = "gloo"
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-            backend = "cpu:gloo,cuda:nccl"
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
-    gradients: Comm = from_default(timeout_s, name="gradients")
-    control: Comm = from_default(timeout_s, name="control")
+    control: Comm = from_default(timeout_s, device="cpu", name="control")
+    gradients: Comm = from_default(timeout_s, device=_gradient_device(control), name="gradients")
     lab = lab_facts()
     if lab.get("network", "").startswith("loopback"):
         link = PacedLink(lab["rate_bytes_per_s"])
@@ -345,6 +348,20 @@ def init(*, run_dir: str | os.PathLike[str] | None = None, timeout_s: float = 60
         run_dir=run_dir,
         on_close=dist.destroy_process_group if made else None,
     )
+
+
+def _gradient_device(control: Comm) -> torch.device:
+    """Return where gradients travel from: each rank's own GPU when all ranks have one, else the CPU.
+
+    Not measured on a GPU.
+    """
+    own = "none"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        own = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    everyone = gather_texts(control, own)
+    distinct = "none" not in everyone and len(set(everyone)) == len(everyone)
+    return torch.device("cuda", torch.cuda.current_device()) if distinct else torch.device("cpu")
 
 
 __all__ = ["Run", "init"]

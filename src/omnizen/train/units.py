@@ -72,7 +72,7 @@ class DenseBucket:
             self._flat[numel:] = torch.tensor([g is not None for g in grads]).to(self._flat)
         done = self.reducer.start(Dense(self._flat), self.state, comm, step.named(self.name)).wait()
         self.state = done.state
-        flat = dense_value(done)
+        flat = dense_value(done).to(self._flat.device)
         with span("decode", self.name):
             used = (flat[numel:] > 0).tolist()
             for slot, param, grad, any_rank in zip(self.layout.slots, self.params, grads, used, strict=True):
@@ -111,7 +111,7 @@ class RowTable:
                 rows = Sparse(rows.indices, rows.values * factor, rows.num_rows)
         done = self.reducer.start(rows, self.state, comm, step.named(self.name)).wait()
         self.state = done.state
-        value = done.value if isinstance(done.value, Sparse) else rows_of(done.value.values.view(param.shape))
+        value = sparse_value(done, param)
         if not len(value.indices):
             # All ranks see this empty union, so all take part; only now may None and an empty gradient differ.
             used = comm.all_reduce(torch.tensor([float(grad is not None)], device=comm.device)).wait()
@@ -135,6 +135,14 @@ class RowTable:
 def dense_value(done: Reduced) -> Tensor:
     """Return a reduction's flat values."""
     return done.value.values.view(-1) if isinstance(done.value, Dense) else done.value.to_dense().view(-1)
+
+
+def sparse_value(done: Reduced, like: Tensor) -> Sparse:
+    """Return a reduction's rows, where the parameter lies."""
+    if isinstance(done.value, Dense):
+        return rows_of(done.value.values.view(like.shape).to(like.device))
+    rows = done.value
+    return Sparse(rows.indices.to(like.device), rows.values.to(like.device), rows.num_rows)
 
 
 def _dense(rows: Sparse, like: Tensor) -> Tensor:
