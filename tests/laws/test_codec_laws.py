@@ -266,6 +266,19 @@ def test_indices_take_4_bytes_until_rows_need_more():
     assert Coo().decode(packed).indices.tolist() == [2**31]
 
 
+def test_index_sets_do_not_depend_on_the_chunks_they_are_made_in(monkeypatch):
+    from omnizen.codecs import ownership
+
+    key = ownership.Ownership("hash", 1003, 4, 9)
+    whole = ownership._table(key)
+    monkeypatch.setattr(ownership, "CHUNK_ROWS", 100)
+    pieces = ownership._table(key)
+    assert torch.equal(whole.rows, pieces.rows)
+    assert whole.counts == pieces.counts
+    assert sum(whole.counts) == 1003
+    assert ownership._table(ownership.Ownership("hash", 0, 4)).counts == (0, 0, 0, 0)
+
+
 def test_the_cache_of_index_sets_is_bounded(monkeypatch):
     from omnizen.codecs import ownership
 

@@ -18,6 +18,7 @@ Partition = Literal["hash", "cyclic"]
 PARTITIONS: tuple[Partition, ...] = ("hash", "cyclic")
 CACHE_BYTES = 256 * 2**20
 """How much the tables of hashed index sets may hold; the one in use is kept even when it alone is larger."""
+CHUNK_ROWS = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,25 @@ class _Tables:
     def get(self, key: Ownership) -> _Table:
         with self._lock:
             if key not in self._held:
-                order, counts = partition(key.owner(torch.arange(key.num_rows)), key.n)
-                small = torch.int32 if key.num_rows <= 2**31 else torch.int64
-                self._held[key] = _Table(order.to(small), tuple(counts.tolist()))
+                self._held[key] = _table(key)
             self._held.move_to_end(key)
             while len(self._held) > 1 and sum(t.nbytes for t in self._held.values()) > CACHE_BYTES:
                 self._held.popitem(last=False)
             return self._held[key]
+
+
+def _table(key: Ownership) -> _Table:
+    """Sort the rows by owner, a chunk at a time so that no 8-byte copy of all rows is ever held."""
+    small = torch.int32 if key.num_rows <= 2**31 else torch.int64
+    by_owner: list[list[Tensor]] = [[] for _ in range(key.n)]
+    for start in range(0, key.num_rows, CHUNK_ROWS):
+        rows = torch.arange(start, min(start + CHUNK_ROWS, key.num_rows))
+        order, counts = partition(key.owner(rows), key.n)
+        for owned, piece in zip(by_owner, rows[order].to(small).split(counts.tolist()), strict=True):
+            owned.append(piece)
+    pieces = [piece for owned in by_owner for piece in owned]
+    counts_by_owner = tuple(sum(piece.numel() for piece in owned) for owned in by_owner)
+    return _Table(torch.cat(pieces) if pieces else torch.empty(0, dtype=small), counts_by_owner)
 
 
 _tables = _Tables()
