@@ -3,6 +3,7 @@ import torch
 
 from omnizen import spans
 from omnizen.comm.torch_pg import thread_gloo_ranks
+from omnizen.comm.wire import Wire
 from omnizen.errors import Disagreement, PeerLost, PeerTimeout, UserError
 
 
@@ -149,3 +150,22 @@ def test_many_calls_in_flight_are_carried_out_in_order() -> None:
         for i in range(20):
             assert [p.tolist() for (p,) in got[i]] == [[10 * source + i] * (i % 3) for source in range(3)]
         assert [int(x) for x in got[20:]] == [0, 3, 6, 9, 12]
+
+
+def test_partners_send_to_each_other_at_the_same_time(monkeypatch) -> None:
+    moved = []
+    real = Wire.transfer
+
+    def watched(wire, receive, send, watch):
+        moved.append({"in": sorted(receive), "out": sorted(send)})
+        return real(wire, receive, send, watch)
+
+    monkeypatch.setattr(Wire, "transfer", watched)
+
+    def body(comm):
+        other = comm.rank ^ 1
+        data = [torch.full((5,), comm.rank)]
+        return comm.exchange({other: data}, [other], data).wait()[other][0].tolist()
+
+    assert thread_gloo_ranks(4, body) == [[1] * 5, [0] * 5, [3] * 5, [2] * 5]
+    assert all(one["in"] == one["out"] for one in moved), "no message waited for the other direction"
