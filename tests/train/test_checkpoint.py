@@ -13,8 +13,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from omnizen import catalog
 from omnizen.errors import UserError
 from omnizen.protocols import Ready
+from omnizen.reducers.feedback import RESIDUAL, feedback
+from omnizen.train import auto
 from omnizen.train.router import Routing, build
 from omnizen.train.run import Run
 from omnizen.types import Contribution, Dense, Reduced, State
@@ -81,18 +84,16 @@ def seed_all() -> None:
     torch.manual_seed(0)
 
 
-def prepare(run: Run, drop: float, feedback: bool, kind) -> tuple:
+def prepare(run: Run, drop: float, lossy: bool, kind) -> tuple:
     model = copy.deepcopy(NET)
     model.drop = drop
     sparse = torch.optim.SGD([model.table.weight], 0.1)
     rest = torch.optim.Adam([*model.norm.parameters(), *model.head.parameters()], 0.01)
     _, optimizers, loader = run.prepare(model, [sparse, rest], data(kind), plan="zen-coo")
-    if feedback:
-        own = {"dense": HalfWithFeedback()}
-        from omnizen import catalog
-
+    if lossy:
+        routing = Routing({"table.weight": "zen-coo"})
         run.engine.route(
-            build(model, Routing({"table.weight": "zen-coo"}), lambda s, v: own.get(s) or catalog.reducer(s))
+            build(model, routing, lambda scheme, _: feedback(catalog.reducer(scheme, values="float16")))
         )
     return model, optimizers, loader
 
@@ -118,22 +119,22 @@ def steps(run: Run, prepared: tuple, count: int) -> list[float]:
     [(2, 0.0, TensorDataset), (1, 0.5, Noisy)],  # threads share the global generators, so noise is for one rank
 )
 def test_resuming_is_bit_identical(size: int, drop: float, kind, tmp_path: Path) -> None:
-    feedback = size > 1
+    lossy = size > 1
 
     def whole(run: Run):
         seed_all()
-        prepared = prepare(run, drop, feedback, kind)
+        prepared = prepare(run, drop, lossy, kind)
         return steps(run, prepared, 10), weights(prepared[0])
 
     def first(run: Run):
         seed_all()
-        prepared = prepare(run, drop, feedback, kind)
+        prepared = prepare(run, drop, lossy, kind)
         losses = steps(run, prepared, 5)
         run.save(tmp_path / "half")
         return losses
 
     def second(run: Run):
-        prepared = prepare(run, drop, feedback, kind)
+        prepared = prepare(run, drop, lossy, kind)
         run.load(tmp_path / "half")
         return steps(run, prepared, 5), weights(prepared[0]), run.step
 
@@ -142,8 +143,10 @@ def test_resuming_is_bit_identical(size: int, drop: float, kind, tmp_path: Path)
         assert head + tail == losses
         assert_equal(resumed, end)
         assert step == 10
-    for file in (tmp_path / "half").glob("*.pt"):
-        torch.load(file, weights_only=True)
+    torch.load(tmp_path / "half" / "shared.pt", weights_only=True)
+    kept = torch.load(tmp_path / "half" / "rank0.pt", weights_only=True)["reducers"]
+    if lossy:
+        assert kept["table.weight"]["slots"][RESIDUAL].abs().max() > 0
     assert len(list((tmp_path / "half").glob("rank*.pt"))) == size
 
 
@@ -172,6 +175,33 @@ def test_another_number_of_ranks_or_another_model_is_refused(tmp_path: Path) -> 
             run.load(tmp_path / "one")
 
     run_ranks(2, other_model)
+
+
+def test_a_plan_is_kept(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(auto, "LINKS_BUDGET_S", 0.1)
+    model = nn.Linear(3, 2)
+
+    def start(run: Run):
+        mine = copy.deepcopy(model)
+        run.prepare(mine, torch.optim.SGD(mine.parameters(), 0.1))
+        return mine
+
+    def first(run: Run):
+        mine = start(run)
+        for _ in range(auto.WATCHED_STEPS):
+            mine(torch.ones(1, 3)).sum().backward()
+        run.save(tmp_path / "planned")
+        return run.plan
+
+    def second(run: Run):
+        start(run)
+        run.load(tmp_path / "planned")
+        assert run.engine.probe is None, "a plan is there, so nothing is watched"
+        return run.plan
+
+    plans = on_ranks(2, first)
+    assert plans[0] is not None
+    assert on_ranks(2, second) == plans
 
 
 def test_feedback_over_micro_batches_compresses_once_a_step() -> None:

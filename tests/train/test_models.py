@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import nn
 
 from omnizen.errors import Disagreement, OmnizenError, UserError
+from omnizen.protocols import Ready
+from omnizen.train.router import Routing, build
 from omnizen.train.run import Run
+from omnizen.types import Dense, Reduced, State
 from tests.train.helpers import (
     alone,
     assert_close,
@@ -127,6 +131,30 @@ def test_parameters_used_on_one_rank_only() -> None:
     expected = alone(model, xs, lambda m, x: (m(x)[0].square().mean() + m(x)[1].square().mean()) / 2)
     for result in results:
         assert_close(result, expected)
+
+
+def test_flags_survive_a_reducer_that_leaves_elements_out() -> None:
+    @dataclass(frozen=True)
+    class Nothing:
+        name = "nothing"
+        takes = (Dense,)
+        agrees = conserves = True
+        exact = False
+
+        def init(self, like):
+            return State()
+
+        def start(self, x, state, comm, step):
+            return Ready(Reduced(Dense(torch.zeros_like(x.values)), None, state))
+
+    def body(run: Run):
+        model = TwoHeads()
+        run.prepare(model, sgd(model), plan="dense")
+        run.engine.route(build(model, Routing({}), lambda scheme, values: Nothing()))
+        model(rows(1, 3))[0].sum().backward() if run.rank else model.body(rows(1, 3)).sum().backward()
+        return [name for name, p in model.named_parameters() if p.grad is None]
+
+    assert on_ranks(2, body) == [["b.weight", "b.bias"]] * 2
 
 
 def test_shared_and_frozen_parameters() -> None:

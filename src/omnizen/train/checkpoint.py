@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from omnizen.errors import UserError
 from omnizen.measure.model import model_digest
-from omnizen.types import State
+from omnizen.reducers.state import from_state_dict, state_dict
 
 if TYPE_CHECKING:
     from omnizen.train.run import Run
@@ -171,10 +171,7 @@ def own_state(run: Run) -> dict[str, Any]:
     """Return what this rank has of its own, in types that ``weights_only`` admits."""
     kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
-        "reducers": {
-            unit.name: {"slots": unit.state.slots, "scalars": unit.state.scalars, "extra": unit.state.extra}
-            for unit in run.engine.units
-        },
+        "reducers": {unit.name: state_dict(unit.state) for unit in run.engine.units},
         "python": list(random.getstate()[1]),
         "python_gauss": random.getstate()[2],
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, gauss],
@@ -188,7 +185,7 @@ def restore_own(run: Run, own: dict[str, Any]) -> None:
     """Put a rank's own state back."""
     for unit in run.engine.units:
         if unit.name in own["reducers"]:
-            unit.state = State(**own["reducers"][unit.name])
+            unit.state = from_state_dict(own["reducers"][unit.name])
     random.setstate((3, tuple(own["python"]), own["python_gauss"]))
     kind, keys, position, has_gauss, gauss = own["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, gauss))

@@ -96,8 +96,8 @@ class StepRecord:
         self._samples += count
 
     def loss(self, value: float) -> None:
-        """Note a loss: of the step under way, or of the one just ended when no backward came since."""
-        if not self._rounds and self._pending is not None:
+        """Note a loss: of the step just ended if it lacks one and no backward came since, else the next one."""
+        if not self._rounds and self._pending is not None and self._pending.loss is None:
             self._pending = replace(self._pending, loss=value)
         else:
             self._loss = value

@@ -44,7 +44,8 @@ class DenseBucket:
     """Dense gradients in one flat buffer, laid out once and for all.
 
     One flag a parameter follows the gradients: the number of ranks that have one. A parameter without a gradient
-    here gets the average when another rank has one, and keeps None when none has, as in one process.
+    here gets the average when another rank has one, and keeps None when none has, as in one process. Where the
+    reducer may leave elements out, the flags go in a message of their own.
     """
 
     def __init__(self, named: Sequence[tuple[str, Parameter]], reducer: Reducer) -> None:
@@ -52,7 +53,7 @@ class DenseBucket:
         self.name, self.reducer = named[0][0], reducer
         self.layout = Layout.of([(name, p.shape) for name, p in named])
         like = self.params[0]
-        size = self.layout.numel + len(named)
+        size = self.layout.numel + (len(named) if reducer.exact else 0)
         self._flat = torch.zeros(size, dtype=sum_dtype(like.dtype), device=like.device)
         self.state = reducer.init(Dense(self._flat))
         self._late: list[tuple[Parameter, Tensor, bool]] = []
@@ -69,12 +70,15 @@ class DenseBucket:
                 else:
                     view.copy_(grad.to_dense() if grad.is_sparse else grad)
             scale(self._flat[:numel], factor)
-            self._flat[numel:] = torch.tensor([g is not None for g in grads]).to(self._flat)
+            flags = torch.tensor([float(g is not None) for g in grads])
+            if self.reducer.exact:
+                self._flat[numel:] = flags.to(self._flat)
         done = self.reducer.start(Dense(self._flat), self.state, comm, step.named(self.name)).wait()
         self.state = done.state
         flat = dense_value(done).to(self._flat.device)
+        counts = flat[numel:] if self.reducer.exact else comm.all_reduce(flags.to(comm.device)).wait()
+        used = (counts > 0).tolist()
         with span("decode", self.name):
-            used = (flat[numel:] > 0).tolist()
             for slot, param, grad, any_rank in zip(self.layout.slots, self.params, grads, used, strict=True):
                 view = self.layout.view(flat, slot)
                 if grad is not None and not grad.is_sparse:
