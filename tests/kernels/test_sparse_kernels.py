@@ -101,6 +101,12 @@ def test_nonzero_rows_twins_agree(dtype):
     assert nonzero_rows.run("cpu", matrix[:0]).tolist() == []
 
 
+def test_auto_follows_the_device():
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert [hash_owner.choose(device) for device in (cpu, gpu)] == ["cpu", "gpu"]
+    assert [merge.choose(device) for device in (cpu, gpu)] == ["cpu", "reference"]
+
+
 def test_the_choice_is_recorded_and_explicit():
     spec.forget_used()
     rows = torch.arange(4)

@@ -270,22 +270,22 @@ def test_index_sets_do_not_depend_on_the_chunks_they_are_made_in(monkeypatch):
     from omnizen.codecs import ownership
 
     key = ownership.Ownership("hash", 1003, 4, 9)
-    whole = ownership._table(key)
+    whole = ownership._table(key, torch.device("cpu"))
     monkeypatch.setattr(ownership, "CHUNK_ROWS", 100)
-    pieces = ownership._table(key)
+    pieces = ownership._table(key, torch.device("cpu"))
     assert torch.equal(whole.rows, pieces.rows)
     assert whole.counts == pieces.counts
     assert sum(whole.counts) == 1003
-    assert ownership._table(ownership.Ownership("hash", 0, 4)).counts == (0, 0, 0, 0)
+    assert ownership._table(ownership.Ownership("hash", 0, 4), torch.device("cpu")).counts == (0, 0, 0, 0)
 
 
 def test_the_cache_of_index_sets_is_bounded(monkeypatch):
     from omnizen.codecs import ownership
 
-    tables = ownership._Tables()
+    tables, cpu = ownership._Tables(), torch.device("cpu")
     monkeypatch.setattr(ownership, "CACHE_BYTES", 3 * 4 * 1000)
     for seed in range(10):
-        tables.get(ownership.Ownership("hash", 1000, 4, seed))
-    assert [key.seed for key in tables._held] == [7, 8, 9]
-    tables.get(ownership.Ownership("hash", 100_000, 4, 0))  # larger than the bound alone: kept, the rest goes
-    assert [key.num_rows for key in tables._held] == [100_000]
+        tables.get(ownership.Ownership("hash", 1000, 4, seed), cpu)
+    assert [key.seed for key, _ in tables._held] == [7, 8, 9]
+    tables.get(ownership.Ownership("hash", 100_000, 4, 0), cpu)  # larger than the bound alone: kept, the rest goes
+    assert [key.num_rows for key, _ in tables._held] == [100_000]

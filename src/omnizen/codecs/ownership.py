@@ -19,6 +19,7 @@ PARTITIONS: tuple[Partition, ...] = ("hash", "cyclic")
 CACHE_BYTES = 256 * 2**20
 """How much the tables of hashed index sets may hold; the one in use is kept even when it alone is larger."""
 CHUNK_ROWS = 2**20
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,14 @@ class Ownership:
         """Return how many rows a rank owns, ``|I_j|``."""
         if self.partition == "cyclic":
             return (self.num_rows - rank + self.n - 1) // self.n
-        return self._table().counts[rank]
+        return _tables.get(self, _CPU).counts[rank]
 
     def position(self, rows: Tensor, rank: int) -> Tensor:
         """Return where each row (``[k]``, all owned by ``rank``) stands in the rank's sorted index set."""
         if self.partition == "cyclic":
             return torch.div(rows, self.n, rounding_mode="floor")
-        return torch.searchsorted(self._set(rank, rows.device), rows.to(self._table().rows.dtype))
+        owned = self._set(rank, rows.device)
+        return torch.searchsorted(owned, rows.to(owned.dtype))
 
     def rows_at(self, positions: Tensor, rank: int) -> Tensor:
         """Return the rows at positions of the rank's sorted index set, ``[k]`` int64."""
@@ -60,12 +62,9 @@ class Ownership:
         return self._set(rank, positions.device)[positions].long()
 
     def _set(self, rank: int, device: torch.device) -> Tensor:
-        table = self._table()
+        table = _tables.get(self, device)
         start = sum(table.counts[:rank])
-        return table.rows[start : start + table.counts[rank]].to(device)
-
-    def _table(self) -> _Table:
-        return _tables.get(self)
+        return table.rows[start : start + table.counts[rank]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +78,24 @@ class _Table:
 
 
 class _Tables:
-    """Tables by ownership, the ones used least recently dropped first. Shared by the ranks of one process."""
+    """Tables by ownership and device, the least recently used dropped first. Shared by a process's ranks."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[Ownership, _Table] = OrderedDict()
+        self._held: OrderedDict[tuple[Ownership, torch.device], _Table] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: Ownership) -> _Table:
+    def get(self, ownership: Ownership, device: torch.device) -> _Table:
+        key = ownership, device
         with self._lock:
             if key not in self._held:
-                self._held[key] = _table(key)
+                self._held[key] = _table(ownership, device)
             self._held.move_to_end(key)
             while len(self._held) > 1 and sum(t.nbytes for t in self._held.values()) > CACHE_BYTES:
                 self._held.popitem(last=False)
             return self._held[key]
 
 
-def _table(key: Ownership) -> _Table:
+def _table(key: Ownership, device: torch.device) -> _Table:
     """Sort the rows by owner, a chunk at a time so that no 8-byte copy of all rows is ever held."""
     small = torch.int32 if key.num_rows <= 2**31 else torch.int64
     by_owner: list[list[Tensor]] = [[] for _ in range(key.n)]
@@ -106,7 +106,8 @@ def _table(key: Ownership) -> _Table:
             owned.append(piece)
     pieces = [piece for owned in by_owner for piece in owned]
     counts_by_owner = tuple(sum(piece.numel() for piece in owned) for owned in by_owner)
-    return _Table(torch.cat(pieces) if pieces else torch.empty(0, dtype=small), counts_by_owner)
+    sorted_rows = torch.cat(pieces) if pieces else torch.empty(0, dtype=small)
+    return _Table(sorted_rows.to(device), counts_by_owner)
 
 
 _tables = _Tables()
