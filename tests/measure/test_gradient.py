@@ -50,6 +50,25 @@ def test_random_sets_follow_the_law_of_independent_supports():
     assert facts.skewness == pytest.approx(1.0, abs=0.2)
 
 
+def test_of_large_sets_a_share_tells_the_same():
+    generator = torch.Generator().manual_seed(2)
+    sets = [torch.randperm(2_000_000, generator=generator)[: 300_000 + 1000 * r] for r in range(4)]
+    sets[3] = sets[2]
+
+    def body(comm):
+        watching = PatternProbe(comm)
+        watching.observe("x", sets[comm.rank], 2_000_000, 1, 4)
+        return watching.finish()[0]
+
+    facts = run_ranks(4, body)[0]
+    counts = [s.numel() for s in sets]
+    union = torch.cat(sets).unique().numel()
+    assert facts.density == pytest.approx(sum(counts) / 4 / 2_000_000), "counted, not sampled"
+    assert facts.densification["4"] == pytest.approx(union / (sum(counts) / 4), rel=0.01)
+    assert facts.overlap == pytest.approx((5 * 0.151 + 1) / 6, rel=0.02)
+    assert facts.skewness == pytest.approx(1.0, abs=0.05)
+
+
 def test_repeats_and_order_do_not_count():
     assert probe([[7, 3, 7, 3, 3], [3]], num_rows=10) == probe([[3, 7], [3]], num_rows=10)
 

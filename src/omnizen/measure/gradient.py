@@ -24,6 +24,8 @@ DENSE_FROM = 0.5
 SPARSE_ELEMENTS_BELOW = 0.25
 """Below this density of elements, indices and values together are surely less than the dense tensor."""
 MAX_PAIRS = 32
+SAMPLED_ROWS = 50_000
+"""Of larger index sets a share is looked at, the same rows on all ranks."""
 
 
 def classify(grad: Tensor) -> Kind:
@@ -131,14 +133,16 @@ class PatternProbe:
         own = torch.unique(indices.to(torch.int64))
         if own.numel() and not (int(own[0]) >= 0 and int(own[-1]) < num_rows):
             raise UserError(f"{name}: indices reach from {int(own[0])} to {int(own[-1])}, it has {num_rows} rows")
-        sets = [part for (part,) in self.comm.all_gather([own.to(self.comm.device)]).wait()]
+        own = own.to(self.comm.device)
+        counts = [int(part) for (part,) in self.comm.all_gather([own.new_tensor([own.numel()])]).wait()]
+        seen.density += sum(counts) / len(counts) / num_rows
+        some = _every(own, -(-max(counts) // SAMPLED_ROWS))
+        sets = [part for (part,) in self.comm.all_gather([some]).wait()]
         self._add(seen, sets, num_rows, random.Random(hash_text(f"{name}/{seen.steps}")))
 
     def _add(self, seen: _Seen, sets: list[Tensor], num_rows: int, rng: random.Random) -> None:
         size = len(sets)
-        rows = sum(s.numel() for s in sets) / size
-        seen.density += rows / num_rows
-        seen.own_rows += rows
+        seen.own_rows += sum(s.numel() for s in sets) / size
         for k in _group_sizes(size):
             unions = [_union(sets[r] for r in group) for group in self._groups(size, k, rng)]
             seen.union_rows.setdefault(k, []).append(sum(unions) / len(unions))
@@ -179,6 +183,14 @@ class PatternProbe:
             skewness=_mean(seen.skewness, 1.0),
             overlap=min(1.0, _mean(seen.overlap, 0.0)),
         )
+
+
+def _every(indices: Tensor, share: int) -> Tensor:
+    """Return about one in ``share`` indices, chosen by a hash of the index."""
+    if share <= 1:
+        return indices
+    mixed = (indices * -0x61C8864680B583EB) >> 33  # Fibonacci hashing, wraps around in int64
+    return indices[mixed % share == 0]
 
 
 def _group_sizes(size: int) -> list[int]:
