@@ -128,7 +128,7 @@ def test_16_bit_wire_is_near_and_conserves(name, values, size):
 @pytest.mark.parametrize("name", [name for name in catalog.REDUCERS if name != "sparcml"])
 def test_16_bit_values_are_summed_in_float32(name):
     # In float16, 2048 + 1 is 2048: six ones and a two would add up to 2050 at the most, not 2056 = 8 * 257.
-    inputs = [Sparse(torch.tensor([0]), torch.tensor([[v]]), 1) for v in (2048.0, 1, 1, 1, 1, 1, 1, 2)]
+    inputs = [Sparse(torch.tensor([0]), torch.tensor([[float(v)]]), 1) for v in (2048, 1, 1, 1, 1, 1, 1, 2)]
     for result in average(catalog.reducer(name, values="float16"), inputs):
         assert as_tensor(result.value).item() == 257
 
