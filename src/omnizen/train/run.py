@@ -134,7 +134,8 @@ class Run:
             raise UserError(f"values: {nearest(values, VALUES)}")
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         self.started = equalise(model, self.control)
-        routing = self._route(model, plan, values)
+        said, routing = self._route(model, plan, values)
+        self._compare_settings(f"plan: {said}\nvalues: {values}\nreduction: {reduction}\nseed: {self.seed}")
         machines = measure_machines(self.gradients, self.control) if self._watches(plan) else None
         self._model, self._values = model, values
         self._engine = Engine(
@@ -217,7 +218,7 @@ class Run:
         if kind is None:
             self.close()
 
-    def _route(self, model: nn.Module, plan: str | Path | Plan, values: str) -> Routing:
+    def _route(self, model: nn.Module, plan: str | Path | Plan, values: str) -> tuple[str, Routing]:
         if self._watches(plan):
             said, routing = "auto", first_routing(model, values)
         elif plan == "auto":  # nothing to plan for one rank
@@ -227,12 +228,18 @@ class Run:
         else:
             self.plan, routing = by_plan(model, plan, self.size, values)
             said = self.plan.to_toml()
-        texts = gather_texts(self.control, f"{values}\n{said}")
+        return said, routing
+
+    def _compare_settings(self, said: str) -> None:
+        texts = gather_texts(self.control, said)
         for rank, text in enumerate(texts):
-            if text != texts[0]:
-                first = next((a, b) for a, b in zip(texts[0].split("\n"), text.split("\n"), strict=False) if a != b)
-                raise Disagreement(f"the ranks' plans differ: {first[0]!r} on rank 0, {first[1]!r} on rank {rank}")
-        return routing
+            lines = zip(texts[0].split("\n"), text.split("\n"), strict=False)
+            first = next(((a, b) for a, b in lines if a != b), None)
+            if first is not None:
+                raise Disagreement(
+                    f"the ranks' settings differ: {first[0]!r} on rank 0, {first[1]!r} on rank {rank}; "
+                    "give every rank the same"
+                )
 
     def _watches(self, plan: object) -> bool:
         return plan == "auto" and self.size > 1
@@ -323,8 +330,10 @@ def init(*, run_dir: str | os.PathLike[str] | None = None, timeout_s: float = 60
     if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         from omnizen.comm.threads import ThreadWorld
 
-        alone = ThreadWorld(1, timeout_s)
-        return Run(alone.comm(0), alone.comm(0), seed=seed, run_dir=run_dir)
+        alone = ThreadWorld(1, timeout_s).comm(0)
+        beside = alone.sub([0], "control")
+        assert beside is not None
+        return Run(alone, beside, seed=seed, run_dir=run_dir)
     from datetime import timedelta
 
     from omnizen.comm.meter import Metered

@@ -128,7 +128,7 @@ class RowTable:
             else:
                 if factor == 0.0 or not self.reducer.exact:
                     grad.zero_()  # else every row that is not zero here is in the union and gets overwritten
-                grad.view(value.num_rows, -1).index_copy_(0, value.indices, value.values.to(grad.dtype))
+                grad.index_copy_(0, value.indices, value.values.to(grad.dtype).reshape(-1, *grad.shape[1:]))
 
     def finish(self) -> None:
         """Give the parameter its new gradient where it was sparse or missing."""
