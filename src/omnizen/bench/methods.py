@@ -88,7 +88,7 @@ def _torchft(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, netwo
         import torchft
         from torchft.coordination import LighthouseServer
     except ImportError as error:
-        raise UserError(f"torchft cannot be imported ({error}); pip install torchft") from None
+        raise UserError(f"torchft cannot be imported ({error}); pip install 'omnizen[bench]'") from None
     rank, size = dist.get_rank(), dist.get_world_size()
     host = own_address()
     limit = timedelta(seconds=job.limit_s)

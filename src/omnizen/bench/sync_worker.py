@@ -69,13 +69,19 @@ class Timing(BaseModel):
 
 
 class SyncAnswer(BaseModel):
-    """All timings of one worker; ``picks`` has the planner's choice for each point."""
+    """All timings of one worker.
+
+    Args:
+        formula_picks: for each point what the cost formulas choose.
+        picks: what the planner chooses after it has tried near-ties on the links, as training does.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     rank: int
     failed: str = ""
     timings: list[Timing] = Field(default_factory=list)
+    formula_picks: list[str] = Field(default_factory=list)
     picks: list[str] = Field(default_factory=list)
     bandwidth_bytes_per_s: float = 0.0
     latency_s: float = 0.0
@@ -124,7 +130,7 @@ def work(job: SyncJob, answer: SyncAnswer) -> None:
 def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
     """Measure links, devices and patterns; keep the planner's choice and predictions."""
     from omnizen import catalog
-    from omnizen.bench.patterns import indices
+    from omnizen.bench.patterns import contribution, indices
     from omnizen.measure.device import measure_device
     from omnizen.measure.facts import DeviceFacts, Facts
     from omnizen.measure.gradient import PatternProbe
@@ -133,6 +139,7 @@ def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
     from omnizen.plan.cost import predict
     from omnizen.plan.links import LinkModel
     from omnizen.plan.search import make_plan, slowest_rates
+    from omnizen.plan.trial import refine
 
     links = measure_links(comm)
     texts = gather_texts(comm, measure_device(comm.rank).model_dump_json())
@@ -147,7 +154,12 @@ def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
         gradients=sorted(probe.finish(), key=lambda g: g.name),
     )  # fmt: skip
     model, rates = LinkModel.of(facts.links, facts.world_size), slowest_rates(facts.devices)
-    answer.picks = [t.scheme for t in make_plan(facts, schemes=job.schemes).tensors]
+    planned = make_plan(facts, schemes=job.schemes)
+    answer.formula_picks = [t.scheme for t in planned.tensors]
+    for point, tensor in zip(job.points, planned.tensors, strict=True):
+        alone = planned.model_copy(update={"tensors": [tensor]})
+        tried = refine(alone, comm, {tensor.name: contribution(point, comm.rank, job.seed)})
+        answer.picks.append(tried.tensors[0].scheme)
     answer.bandwidth_bytes_per_s, answer.latency_s = model.spread_bytes_per_s, model.latency_s
     for number, (point, gradient) in enumerate(zip(job.points, facts.gradients, strict=True)):
         for scheme in job.schemes:
@@ -190,7 +202,7 @@ def time_point(job: SyncJob, point: Point, timings: list[Timing], comm: Metered,
 
 def received(comm: Metered) -> float:
     """Return the payload bytes that this rank has received."""
-    return comm.total().rx_bytes
+    return comm.reading().rx_bytes
 
 
 if __name__ == "__main__":
