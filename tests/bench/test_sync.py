@@ -1,0 +1,81 @@
+import pytest
+
+from omnizen.bench.grid import Point
+from omnizen.bench.job import Network
+from omnizen.bench.launch import Loopback
+from omnizen.bench.sync import group_rows, points, run_sync, table, verdict
+from omnizen.bench.sync_worker import SyncAnswer, Timing
+from omnizen.errors import UserError
+
+POINT = Point(hosts=2, rate_mbit=8.0, rows=100, width=4, density=0.1, skew="zipf")
+
+
+def answer(rank, scale):
+    def timing(scheme, seconds, rx):
+        return Timing(
+            point=0, scheme=scheme, seconds=[s * scale for s in seconds], wire_rx_bytes=rx * 1.1 * scale,
+            payload_rx_bytes=rx * scale, predicted_s=0.02, predicted_rx_bytes=2000.0,
+        )  # fmt: skip
+
+    return SyncAnswer(
+        rank=rank,
+        timings=[timing("dense", [0.01, 0.03, 0.02], 1000.0), timing("zen-coo", [0.005], 1020.0)],
+        picks=["zen-coo"],
+        formula_picks=["dense"],
+        network=Network(network="namespaces, shaped links", rate_bytes_per_s=1e6),
+    )
+
+
+def test_rows_hold_the_slowest_and_busiest_rank_and_judge_the_pick():
+    rows = {(r.method, r.metric): r for r in group_rows([POINT], [answer(0, 1.0), answer(1, 2.0)], "", {"seed": 0})}
+    assert rows["dense", "reduce_s"].value == pytest.approx(0.04)
+    assert rows["dense", "rx_bytes"].value == pytest.approx(2200.0)
+    assert rows["dense", "reduce_s"].params["over_bytes_per_rate"] == pytest.approx(0.04 / 2200e-6)
+    assert rows["zen-coo", "rx_bytes"].params["payload_over_formula"] == pytest.approx(1.02)
+    planner = rows["planner", "pick_over_fastest"]
+    assert (planner.value, planner.params["within_5_percent"]) == (1.0, True)
+    assert planner.params["formula_pick_over_fastest"] == pytest.approx(4.0)
+    lines = verdict(list(rows.values()))
+    assert lines[0].startswith("planner's pick fastest or within 5 % of it: 1 of 1 gradients (0 by formulas")
+    assert "2 of 2" in lines[1]
+    assert table(list(rows.values())).row_count == 2
+
+
+def test_a_group_without_an_answer_is_failed_rows():
+    rows = group_rows([POINT], [], "rank 0 ended with status 1", {})
+    assert [(r.metric, r.params["reason"]) for r in rows] == [("failed", "rank 0 ended with status 1")]
+    assert table(rows).row_count == 1
+    assert verdict(rows) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"hosts": [1]}, "hosts"),
+        ({"densities": [1.5]}, "density"),
+        ({"skews": ["zipff"]}, "skew"),
+        ({"rates": ["fast"]}, "not a number with a unit"),
+        ({"width": 0}, "width"),
+    ],
+)
+def test_bad_points_are_named(given, says):
+    good = {"hosts": [2], "rates": ["8mbit"], "rows": 10, "width": 2, "densities": [0.5], "skews": ["zipf"]}
+    with pytest.raises(UserError, match=says):
+        points(**(good | given))
+
+
+def test_an_unknown_scheme_names_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'zen-coo'"):
+        run_sync([POINT], schemes=["zen-cooo"])
+
+
+@pytest.mark.procs
+def test_schemes_are_timed_and_metered_over_loopback():
+    wanted = [POINT.model_copy(update={"rows": 400}), POINT.model_copy(update={"rows": 600, "width": 1})]
+    schemes = ("dense", "agsparse")
+    rows = run_sync(wanted, schemes=schemes, repeats=2, launch=lambda hosts, rate: Loopback(hosts))
+    timed = [r for r in rows if r.metric == "reduce_s"]
+    assert {(r.case, r.method) for r in timed} == {(p.name, s) for p in wanted for s in schemes}, rows
+    assert all(r.repeats == 2 for r in timed)
+    assert all(r.params["payload_over_formula"] == pytest.approx(1.0, abs=0.1) for r in timed)
+    assert all(r.params["source"] == "meter" for r in rows if r.metric == "rx_bytes")
