@@ -129,7 +129,7 @@ def test_the_step_adds_up():
     assert p.step_s == pytest.approx(p.compute_s + p.exposed_comm_s + p.control_s)
     assert p.control_s == pytest.approx(8 * 3e-4)
     assert p.compute_s == 0.25
-    assert 0 < p.exposed_comm_s <= p.comm_s
+    assert 0 < p.exposed_comm_s <= p.comm_s * (1 + 1e-9)  # the same numbers, added in another order
 
 
 def test_bytes_of_a_step_are_those_of_its_tensors():

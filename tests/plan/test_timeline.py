@@ -23,6 +23,6 @@ def test_nothing_to_send():
 
 
 def test_buckets_fill_from_the_last_tensor():
-    assert fill_buckets([5, 1, 1, 9, 2], 4) == [[4], [3], [2, 1], [0]]
+    assert fill_buckets([5, 1, 1, 9, 2], 4) == [[4, 3], [2, 1, 0]]
     assert fill_buckets([1, 1, 1], 100) == [[2, 1, 0]]
     assert fill_buckets([], 100) == []

@@ -350,3 +350,13 @@ def test_unknown_choices_name_the_nearest(options, said) -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(UserError, match=said):
         make_run(run_ranks(1, lambda comm: comm)[0]).prepare(model, sgd(model), **options)
+
+
+def test_small_tensors_travel_with_the_large_one_that_follows() -> None:
+    """The last layer's small tensors would only delay the large one by a message of their own."""
+    model = nn.Sequential(nn.Linear(3, 100), nn.Linear(100, 400), nn.Linear(400, 2))
+    units = build(model, Routing({}, bucket_bytes=50_000))
+    assert [[slot.name for slot in unit.layout.slots] for unit in units] == [
+        ["2.bias", "2.weight", "1.bias", "1.weight"],
+        ["0.bias", "0.weight"],
+    ]

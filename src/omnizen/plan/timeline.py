@@ -42,15 +42,15 @@ def exposed_s(transfers: Sequence[Transfer], backward_s: float) -> float:
 
 
 def fill_buckets(nbytes: Sequence[int], bucket_bytes: int) -> list[list[int]]:
-    """Group tensors, last first, into buckets of at most ``bucket_bytes``; a larger tensor has one of its own.
+    """Group tensors, last first, into buckets that close when they hold ``bucket_bytes`` or more, as training does.
 
     Returns:
         Indices of the tensors in each bucket.
     """
     buckets: list[list[int]] = []
-    filled = 0
+    filled = bucket_bytes
     for i in reversed(range(len(nbytes))):
-        if not buckets or filled + nbytes[i] > bucket_bytes:
+        if filled >= bucket_bytes:
             buckets.append([])
             filled = 0
         buckets[-1].append(i)

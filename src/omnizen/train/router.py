@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from omnizen.plan.plan import Plan
 
 BUCKET_BYTES = 4 * 2**20
-"""Largest dense bucket where no plan says otherwise: small enough to start long before backward ends."""
+"""Size from which a dense bucket is closed where no plan says otherwise; small, to start before backward ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Routing:
 
     Args:
         schemes: catalogue names; parameters that are not named go into dense buckets.
+        bucket_bytes: size from which a dense bucket is closed.
         values: dtype of values on the wire for row schemes.
     """
 
@@ -83,7 +84,9 @@ def make_reducer(scheme: str, values: str) -> Reducer:
 def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer] = make_reducer) -> list[Unit]:
     """Lay the trained parameters out in units, last parameter first (the order in which backward reaches them).
 
-    Parameters of one dtype and device share flat buckets; each parameter with a row scheme is a unit of its own.
+    Parameters of one dtype and device share flat buckets, closed when they hold ``bucket_bytes`` or more: small
+    tensors travel with the large one that follows instead of delaying it by a message of their own. Each parameter
+    with a row scheme is a unit of its own.
     """
     known = {table.name: table.sparse for table in tables(model)}
     units: list[Unit] = []
@@ -103,10 +106,10 @@ def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer
             units.append(DenseBucket([(name, param)], reducer or make("dense", routing.values)))
         else:
             key = (param.dtype, param.device)
-            held = sum(p.numel() * p.element_size() for _, p in filling.get(key, []))
-            if held and held + param.numel() * param.element_size() > routing.bucket_bytes:
+            bucket = filling.setdefault(key, [])
+            bucket.append((name, param))
+            if sum(p.numel() * p.element_size() for _, p in bucket) >= routing.bucket_bytes:
                 flush(key)
-            filling.setdefault(key, []).append((name, param))
     for key in list(filling):
         flush(key)
     return units
