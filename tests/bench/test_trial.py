@@ -1,4 +1,4 @@
-from omnizen.bench.job import Answer
+from omnizen.bench.job import Answer, Job, answers
 from omnizen.bench.trial import parse_message, why_failed
 
 
@@ -25,3 +25,10 @@ def test_a_worker_without_an_answer_is_named_with_its_last_words():
         why_failed([0, -9], [answer(0)], {1: ["Killed", ""]}) == "rank 1 ended with status -9 and no answer: Killed"
     )
     assert why_failed([0, 0], [answer(0), answer(1)], {}) == ""
+
+
+def test_a_job_forgets_the_answers_to_an_earlier_one(tmp_path):
+    answer(2).save(tmp_path)
+    job = Job(case="lm", method="ddp", batch=1, out=tmp_path, run_dir=tmp_path)
+    assert Job.model_validate_json(job.save().read_text()) == job
+    assert answers(tmp_path) == []

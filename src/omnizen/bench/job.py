@@ -52,8 +52,10 @@ class Job(BaseModel):
     run_dir: Path
 
     def save(self) -> Path:
-        """Write the job into its own folder; returns the file to give to the workers."""
+        """Write the job into its own folder, without answers to an earlier one; returns the workers' file."""
         self.out.mkdir(parents=True, exist_ok=True)
+        for old in self.out.glob("rank*"):
+            old.unlink()
         path = self.out / "job.json"
         path.write_text(self.model_dump_json(indent=1), encoding="utf-8")
         return path

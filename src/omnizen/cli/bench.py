@@ -36,7 +36,9 @@ def e2e(
         str, typer.Option(help="Slow the links with the shared cores: auto, or a factor.")
     ] = "auto",
     batch: Annotated[int, typer.Option(help="Samples (sequences) a worker and step.")] = 32,
-    methods: Annotated[str, typer.Option(help="Comma-separated; all methods unless given.")] = "",
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated; all unless given (ddp-sparse, omnizen with --verify).")
+    ] = "",
     repeats: Annotated[int, typer.Option(help="Runs of each method, in turn with the others.")] = 3,
     steps: Annotated[int, typer.Option(help="Timed steps of a run, at most.")] = 30,
     seconds: Annotated[float, typer.Option(help="Timed steps of a run end about here.")] = 60.0,
@@ -61,7 +63,7 @@ def e2e(
 
     settings = bench.Settings(
         case=case, hosts=hosts or (4 if quick else 8), rate=rate, dilation=_dilation(dilation), batch=batch,
-        methods=tuple(m.strip() for m in methods.split(",") if m.strip()) or bench.METHODS,
+        methods=tuple(_words(methods)) or (bench.QUICK if verify else bench.METHODS),
         repeats=repeats, steps=steps, budget_s=seconds, seed=seed, keep_runs=keep_runs,
         case_options={} if text is None else {"text": str(text)},
     )  # fmt: skip
