@@ -354,8 +354,10 @@ def test_unknown_choices_name_the_nearest(options, said) -> None:
 
 def test_small_tensors_travel_with_the_large_one_that_follows() -> None:
     """The last layer's small tensors would only delay the large one by a message of their own."""
-    model = nn.Sequential(nn.Linear(3, 100), nn.Linear(100, 400), nn.Linear(400, 2))
+    table = nn.Embedding(5, 3)
+    model = nn.Sequential(nn.Linear(3, 100), nn.Linear(100, 400), nn.Linear(400, 2), table)
     units = build(model, Routing({}, bucket_bytes=50_000))
+    assert units.pop().name == "3.weight", "an embedding comes last, wherever the model names it"
     assert [[slot.name for slot in unit.layout.slots] for unit in units] == [
         ["2.bias", "2.weight", "1.bias", "1.weight"],
         ["0.bias", "0.weight"],

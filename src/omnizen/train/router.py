@@ -86,33 +86,36 @@ def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer
 
     Parameters of one dtype and device share flat buckets, closed when they hold ``bucket_bytes`` or more: small
     tensors travel with the large one that follows instead of delaying it by a message of their own. Each parameter
-    with a row scheme is a unit of its own.
+    with a row scheme is a unit of its own. Embeddings come last: they sit at the input, so backward reaches them
+    last, and a tied one is complete only then; nothing that is ready waits for them.
     """
     known = {table.name: table.sparse for table in tables(model)}
     units: list[Unit] = []
+    late: list[Unit] = []
     filling: dict[Any, list[tuple[str, Parameter]]] = {}
 
     def flush(key: Any) -> None:
         if named := filling.pop(key, []):
-            units.append(DenseBucket(named, make("dense", routing.values)))
+            *_, is_table = key
+            (late if is_table else units).append(DenseBucket(named, make("dense", routing.values)))
 
     for name, param in reversed(trainable(model)):
         scheme = routing.schemes.get(name, "dense")
         reducer = None if scheme == "dense" else make(scheme, routing.values)
         if reducer is not None and Sparse in reducer.takes:
-            units.append(RowTable(name, param, reducer, sparse=known.get(name, False)))
-        elif reducer is not None or name in known:
-            # An embedding that travels whole still has a bucket of its own: a plan may change its scheme.
-            units.append(DenseBucket([(name, param)], reducer or make("dense", routing.values)))
+            table = RowTable(name, param, reducer, sparse=known.get(name, False))
+            (late if name in known else units).append(table)
+        elif reducer is not None:
+            units.append(DenseBucket([(name, param)], reducer))
         else:
-            key = (param.dtype, param.device)
+            key = (param.dtype, param.device, name in known)
             bucket = filling.setdefault(key, [])
             bucket.append((name, param))
             if sum(p.numel() * p.element_size() for _, p in bucket) >= routing.bucket_bytes:
                 flush(key)
     for key in list(filling):
         flush(key)
-    return units
+    return units + late
 
 
 def by_plan(model: nn.Module, plan: str | Path | Plan, size: int, values: str) -> tuple[Plan, Routing]:
