@@ -83,3 +83,16 @@ def test_a_failed_run_ends_the_demo_with_its_reason(tmp_path):
 
     with pytest.raises(OmnizenError, match=r"the ddp run failed: rank 0 ended with status 1 .*no such interface"):
         run_demo(s, Network(launch, False, None), Show(Console(file=io.StringIO())))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_and_in_a_log(tmp_path, terminal):
+    text = io.StringIO()
+    with Show(Console(file=text, width=120, force_terminal=terminal)) as show:
+        follow = show.begin("ddp", tmp_path)
+        follow("planned", {"steps": 3})
+        follow("step", {"step": 0, "step_s": 5.5, "loss": 6.25})
+        show.end(trial("ddp", [6.25], 5.5, 6e7))
+    assert "1. stock DistributedDataParallel: starting workers" in text.getvalue()
+    assert "1 steps, 5.500 s each, loss 6.2500" in text.getvalue()
+    assert ("\x1b" in text.getvalue()) == terminal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,23 @@ from omnizen.bench.job import Job, Network
 from omnizen.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    from omnizen.bench.cases.case import Batch
     from omnizen.train.run import Run
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What every method is given.
+
+    Args:
+        batches: this rank's, from step 0 on, without end.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    batches: Iterator[Batch]
+    job: Job
+    network: Network
 
 
 @dataclass
@@ -25,6 +41,7 @@ class Wrapped:
     """A model and an optimizer as a method wants them used.
 
     Args:
+        batches: what the method made of the batches; None where it left them as they were.
         begin: called before each forward (torchft's quorum).
         settled: True once warm-up may end (Omnizen: its plan is in force).
         counted: payload bytes sent and received so far, where interface counters cannot tell.
@@ -34,6 +51,7 @@ class Wrapped:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    batches: Iterable[Batch] | None = None
     begin: Callable[[], None] = lambda: None
     settled: Callable[[], bool] = lambda: True
     steps_after_settling: int = 0
@@ -44,46 +62,45 @@ class Wrapped:
     keep: list[Any] = field(default_factory=list)
 
 
-Wrap = Callable[[nn.Module, torch.optim.Optimizer, Job, Network], Wrapped]
+Wrap = Callable[[Plain], Wrapped]
 
 
-def _ddp(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, network: Network) -> Wrapped:
-    del job
-    wrapped = DistributedDataParallel(model)
-    if not network.paced:
-        return Wrapped(wrapped, optimizer)
+def _ddp(plain: Plain) -> Wrapped:
+    wrapped = DistributedDataParallel(plain.model)
+    if not plain.network.paced:
+        return Wrapped(wrapped, plain.optimizer)
     from omnizen.bench.counters import CountingLink
     from omnizen.comm.ddp_paced import PacedAllreduce, paced_allreduce_hook
 
-    assert network.rate_bytes_per_s is not None
-    link = CountingLink(network.rate_bytes_per_s)
+    assert plain.network.rate_bytes_per_s is not None
+    link = CountingLink(plain.network.rate_bytes_per_s)
     assert dist.group.WORLD is not None
     pacing = PacedAllreduce(dist.group.WORLD, link)
     wrapped.register_comm_hook(pacing, paced_allreduce_hook)
-    return Wrapped(wrapped, optimizer, counted=link.both_ways, close=pacing.close)
+    return Wrapped(wrapped, plain.optimizer, counted=link.both_ways, close=pacing.close)
 
 
-def _fp16(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, network: Network) -> Wrapped:
+def _fp16(plain: Plain) -> Wrapped:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-    _only_real_links(job, network)
-    wrapped = DistributedDataParallel(model)
+    _only_real_links(plain)
+    wrapped = DistributedDataParallel(plain.model)
     wrapped.register_comm_hook(None, fp16_compress_hook)
-    return Wrapped(wrapped, optimizer)
+    return Wrapped(wrapped, plain.optimizer)
 
 
-def _powersgd(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, network: Network) -> Wrapped:
+def _powersgd(plain: Plain) -> Wrapped:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 
-    _only_real_links(job, network)
-    wrapped = DistributedDataParallel(model)
+    _only_real_links(plain)
+    wrapped = DistributedDataParallel(plain.model)
     state = powersgd.PowerSGDState(process_group=None, matrix_approximation_rank=4, start_powerSGD_iter=2)
     wrapped.register_comm_hook(state, powersgd.powerSGD_hook)
-    return Wrapped(wrapped, optimizer)
+    return Wrapped(wrapped, plain.optimizer)
 
 
-def _torchft(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, network: Network) -> Wrapped:
-    _only_real_links(job, network)
+def _torchft(plain: Plain) -> Wrapped:
+    _only_real_links(plain)
     try:
         import torchft
         from torchft.coordination import LighthouseServer
@@ -91,7 +108,7 @@ def _torchft(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, netwo
         raise UserError(f"torchft cannot be imported ({error}); pip install 'omnizen[bench]'") from None
     rank, size = dist.get_rank(), dist.get_world_size()
     host = own_address()
-    limit = timedelta(seconds=job.limit_s)
+    limit = timedelta(seconds=plain.job.limit_s)
     store = dist.distributed_c10d._get_default_store()
     lighthouse = None
     if rank == 0:
@@ -101,15 +118,15 @@ def _torchft(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, netwo
     own_store = dist.TCPStore(host, 0, 1, is_master=True, wait_for_workers=False)
     manager = torchft.Manager(
         pg=torchft.ProcessGroupGloo(timeout=limit),
-        load_state_dict=model.load_state_dict,
-        state_dict=model.state_dict,
+        load_state_dict=plain.model.load_state_dict,
+        state_dict=plain.model.state_dict,
         min_replica_size=size,
         timeout=limit, quorum_timeout=limit, connect_timeout=limit,
         rank=0, world_size=1, store_addr=host, store_port=own_store.port,
         lighthouse_addr=store.get("torchft/lighthouse").decode(),
         replica_id=f"bench_{rank}", hostname=host, init_sync=False,
     )  # fmt: skip
-    wrapped = torchft.DistributedDataParallel(manager, model)
+    wrapped = torchft.DistributedDataParallel(manager, plain.model)
 
     def close() -> None:
         # the lighthouse must outlive every manager
@@ -121,7 +138,7 @@ def _torchft(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, netwo
 
     return Wrapped(
         wrapped,
-        _Committing(manager, optimizer),
+        _Committing(manager, plain.optimizer),
         begin=manager.start_quorum,
         close=close,
         keep=[own_store, lighthouse],
@@ -146,17 +163,18 @@ class _Committing(torch.optim.Optimizer):
         self.inner.step(closure)
 
 
-def _omnizen(model: nn.Module, optimizer: torch.optim.Optimizer, job: Job, network: Network) -> Wrapped:
+def _omnizen(plain: Plain) -> Wrapped:
     import omnizen as oz
 
-    del network  # the run reads it itself, from the environment, as any user's would
+    job = plain.job
 
     run = oz.init(run_dir=job.run_dir, timeout_s=job.limit_s, seed=job.seed)
-    wrapped, ready, _ = run.prepare(model, optimizer, plan=job.plan)
+    wrapped, ready, dealt = run.prepare(plain.model, plain.optimizer, plain.batches, plan=job.plan)
     planned = job.plan == "auto"
     return Wrapped(
         wrapped,
         ready,
+        dealt,
         settled=lambda: run.plan is not None or not planned,
         steps_after_settling=2,
         log=lambda loss: run.log(loss=loss),
@@ -194,9 +212,11 @@ def method(name: str) -> Method:
     return TABLE[name]
 
 
-def _only_real_links(job: Job, network: Network) -> None:
-    if network.paced:
-        raise UserError(f"{job.method} sends by itself and cannot be paced in software; it needs the lab's links")
+def _only_real_links(plain: Plain) -> None:
+    if plain.network.paced:
+        raise UserError(
+            f"{plain.job.method} sends by itself and cannot be paced in software; it needs the lab's links"
+        )
 
 
 def own_address() -> str:

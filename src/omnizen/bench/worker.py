@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ import torch.distributed as dist
 
 from omnizen.bench.counters import counter
 from omnizen.bench.job import Answer, Job, Network
-from omnizen.bench.methods import Wrapped, method
+from omnizen.bench.methods import Plain, Wrapped, method
 from omnizen.bench.watch import leave, watch
 from omnizen.errors import OmnizenError
 
@@ -64,11 +65,12 @@ def work(job: Job, answer: Answer) -> None:
         dist.init_process_group("gloo", timeout=timedelta(seconds=job.limit_s))
         answer.compute_s = compute_seconds(case, model, job, answer)
     started = time.monotonic()
-    wrapped = row.wrap(model, optimizer, job, answer.network)
+    batches = case.batches(rank=answer.rank, size=answer.size, batch=job.batch, seed=job.seed)
+    wrapped = row.wrap(Plain(model, optimizer, batches, job, answer.network))
     answer.setup_s = time.monotonic() - started
     recording = Recording.start(job, answer, model, wrapped)
     read, answer.bytes_source = counter(answer.network.shaped, wrapped.counted)
-    take = Loop(case, wrapped, job, answer, recording)
+    take = Loop(case, batches, wrapped, job, answer, recording)
     take.warm_up()
     planned = agree("timed steps", take.timed_steps())
     if answer.rank == 0:
@@ -97,9 +99,12 @@ def late(reason: str, answer: Answer) -> Answer:
 class Loop:
     """The training loop, one step at a time; the same for every method."""
 
-    def __init__(self, case: Case, wrapped: Wrapped, job: Job, answer: Answer, recording: Recording) -> None:
+    def __init__(
+        self, case: Case, batches: Iterator[Batch], wrapped: Wrapped, job: Job, answer: Answer, recording: Recording
+    ) -> None:
         self.case, self.wrapped, self.job, self.answer = case, wrapped, job, answer
         self.recording = recording
+        self.batches = iter(batches if wrapped.batches is None else wrapped.batches)
         self.last_s = 0.0
 
     def step(self) -> float:
@@ -108,7 +113,7 @@ class Loop:
         before = self.recording.before()
         start_s = time.monotonic()
         self.wrapped.begin()
-        loss = self.case.loss(self.wrapped.model, batch_of(self.case, n, self.job, self.answer))
+        loss = self.case.loss(self.wrapped.model, next(self.batches))
         loss.backward()
         self.wrapped.optimizer.step()
         self.wrapped.optimizer.zero_grad()
@@ -140,11 +145,6 @@ class Loop:
         return min(self.job.steps, max(self.job.min_steps, fitting))
 
 
-def batch_of(case: Case, step: int, job: Job, answer: Answer) -> Batch:
-    """Return what this rank reads at a step, whatever the method."""
-    return case.batch_at(step, rank=answer.rank, size=answer.size, batch=job.batch, seed=job.seed)
-
-
 def compute_seconds(case: Case, model: torch.nn.Module, job: Job, answer: Answer) -> float:
     """Return the seconds of forward and backward without communication, while all ranks do the same."""
     from copy import deepcopy
@@ -155,7 +155,8 @@ def compute_seconds(case: Case, model: torch.nn.Module, job: Job, answer: Answer
         dist.barrier()
         for n in range(COMPUTE_STEPS):
             start_s = time.monotonic()
-            case.loss(alone, batch_of(case, n, job, answer)).backward()
+            batch = case.batch_at(n, rank=answer.rank, size=answer.size, batch=job.batch, seed=job.seed)
+            case.loss(alone, batch).backward()
             samples.append(time.monotonic() - start_s)
             alone.zero_grad()
         dist.barrier()
