@@ -45,7 +45,7 @@ class Uniform:
 
     def log_expected(self, words: Tensor) -> Tensor:
         """Return the same ``ln Q`` for every word; shape of ``words``."""
-        return torch.full(words.shape, math.log(self.num_drawn / self.num_words))
+        return torch.full(words.shape, math.log(self.num_drawn / self.num_words), device=words.device)
 
 
 @dataclass(frozen=True, slots=True)
