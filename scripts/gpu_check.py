@@ -95,7 +95,7 @@ def train(device: torch.device, run: oz.Run | None) -> tuple[list[float], float]
 def work(devices: list[str]) -> None:
     """Be one worker of the mixed job."""
     device = torch.device(devices[int(os.environ["RANK"])])
-    with oz.init(device=device) as run:
+    with oz.init() as run:
         losses, step_s = train(device, run)
     print(f"{device}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, {step_s * 1000:.1f} ms a step", flush=True)
 
