@@ -63,6 +63,7 @@ class Wrapped:
 
 
 Wrap = Callable[[Plain], Wrapped]
+ONE_BUCKET_MB = 4096
 
 
 def _ddp(plain: Plain) -> Wrapped:
@@ -93,7 +94,9 @@ def _powersgd(plain: Plain) -> Wrapped:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 
     _only_real_links(plain)
-    wrapped = DistributedDataParallel(plain.model)
+    # The hook waits for an all-reduce inside the callback of another. With two buckets every run here hung at its
+    # seventh step (torch 2.13, 4 workers), presumably as both of gloo's threads waited so; one bucket does not.
+    wrapped = DistributedDataParallel(plain.model, bucket_cap_mb=ONE_BUCKET_MB)
     state = powersgd.PowerSGDState(process_group=None, matrix_approximation_rank=4, start_powerSGD_iter=2)
     wrapped.register_comm_hook(state, powersgd.powerSGD_hook)
     return Wrapped(wrapped, plain.optimizer)
