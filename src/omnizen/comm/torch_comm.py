@@ -66,11 +66,12 @@ class TorchComm(CommBase):
     """One rank's end of a process group. Ranks in errors are those of ``members``.
 
     Verbs return at once; a thread of the comm carries them out one after another, in the order called, so a link
-    never carries two of them. Data goes in scheduled rounds (round i: send to ``rank + i``, receive from
-    ``rank - i``), so each link carries one flow each way; gloo's own all_to_all starts all flows at once and
-    reaches about 60 % of a 100 Mbit/s link. Before each verb ranks exchange a small frame: a rank that is late,
-    gone or in another call is named, and sizes that differ raise ``Disagreement`` on all ranks (gloo itself
-    ends the process there). After one failure the group is unusable and each call raises the first cause.
+    never carries two of them. ``all_to_all`` goes in scheduled rounds (round i: send to ``rank + i``, receive from
+    ``rank - i``) and ``all_gather`` around a ring, so each link carries one flow each way; gloo's own all_to_all
+    starts all flows at once and reaches about 60 % of a 100 Mbit/s link. Before each verb ranks exchange a small
+    frame: a rank that is late, gone or in another call is named, and sizes that differ raise ``Disagreement`` on
+    all ranks (gloo itself ends the process there). After one failure the group is unusable and each call raises
+    the first cause.
 
     With gloo, tensors on an accelerator are packed there and travel through the CPU; with nccl they travel from
     where they are. Not measured on a GPU.
@@ -246,7 +247,8 @@ class TorchComm(CommBase):
             watch = self._watch(call)
             answers = self._meet(call, watch)
             with span("wire", verb):
-                inbox = self._rounds(call, outbox, answers, watch)
+                move = self._ring if verb == "all_gather" else self._rounds
+                inbox = move(call, outbox, answers, watch)
             got = {
                 peer: unpack(data.to(self.device), answers[peer].sizes, templates) for peer, data in inbox.items()
             }
@@ -305,6 +307,20 @@ class TorchComm(CommBase):
             coming = {source: inbox[source]} if source in inbox else {}
             going = {dest: outbox[dest]} if dest in outbox else {}
             self._transfer(call, coming, going, _DATA, watch)
+        return inbox
+
+    def _ring(
+        self, call: _Call, outbox: Mapping[int, Tensor], answers: Mapping[int, Frame], watch: Watch
+    ) -> dict[int, Tensor]:
+        """Pass every rank's block on to the next rank: as many bytes, but each link keeps one busy connection."""
+        after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        device = self._wire.device
+        blocks = {p: torch.empty(f.nbytes, dtype=torch.uint8, device=device) for p, f in answers.items()}
+        inbox = dict(blocks)
+        blocks[self.rank] = next(iter(outbox.values()), torch.empty(0, dtype=torch.uint8))
+        for i in range(1, self.size):
+            coming, going = blocks[(self.rank - i) % self.size], blocks[(self.rank - i + 1) % self.size]
+            self._transfer(call, {before: coming}, {after: going}, _DATA, watch)
         return inbox
 
     def _transfer(
