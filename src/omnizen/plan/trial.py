@@ -17,6 +17,11 @@ from omnizen.types import Contribution, Dense, Sparse, Step
 
 MOST = 3
 """Schemes that are tried for one tensor."""
+CLEARLY = 0.97
+"""A scheme replaces the planned one when it takes at most this share of its time; smaller gains may be noise."""
+CHEAP_S = 2.0
+"""Short rounds are repeated up to ``rounds`` times within about this time, long ones at least ``LEAST`` times."""
+LEAST = 3
 
 
 def refine(
@@ -25,7 +30,7 @@ def refine(
     samples: Mapping[str, Contribution],
     within: float = 0.15,
     *,
-    rounds: int = 3,
+    rounds: int = 9,
     budget_s: float = 15.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
@@ -40,7 +45,7 @@ def refine(
         comm: the links that training will use.
         samples: this rank's own contribution by name of the tensor; the same names on all ranks.
         within: schemes predicted to take at most this share longer than the best are tried, up to ``MOST`` of them.
-        rounds: timed reductions of each scheme.
+        rounds: timed reductions of each scheme at most.
         budget_s: fewer rounds are made, or a tensor is not tried, where more would take longer than this in all.
         clock: seconds now, on the clock that the comm's transfers take time on.
     """
@@ -49,7 +54,9 @@ def refine(
         names = _candidates(tensor, within) if tensor.name in samples and comm.size > 1 else []
         possible = int(left_s / (max(len(names), 1) * tensor.predicted_s)) - 1 if tensor.predicted_s else rounds
         if len(names) > 1 and possible >= 1:
-            seconds = _take_turns(tensor.name, names, comm, samples[tensor.name], min(rounds, possible), clock)
+            cheap = max(LEAST, int(CHEAP_S / (len(names) * tensor.predicted_s)))
+            turns = min(rounds, possible, cheap)
+            seconds = _take_turns(tensor.name, names, comm, samples[tensor.name], turns, clock)
             left_s -= sum(map(sum, seconds.values()))
             tensor = _settle(tensor, {name: median(times[1:]) for name, times in seconds.items()})
         tensors.append(tensor)
@@ -104,8 +111,10 @@ def _one_round(name: str, comm: Comm, sample: Contribution, step: Step, clock: C
 
 
 def _settle(tensor: TensorPlan, measured: Mapping[str, float]) -> TensorPlan:
-    """Make the fastest of the measured schemes the chosen one; the one before joins the rejected."""
-    best = min(measured, key=lambda name: measured[name])  # the planned scheme comes first, so it wins a tie
+    """Make the clearly fastest of the measured schemes the chosen one; the one before joins the rejected."""
+    best = min(measured, key=lambda name: measured[name])
+    if measured[best] > CLEARLY * measured[tensor.scheme]:
+        best = tensor.scheme
     outcomes = {r.scheme: (r.predicted_s, r.rx_bytes, r.reason) for r in tensor.rejected}
     outcomes[tensor.scheme] = (tensor.predicted_s, tensor.rx_bytes, "")
     rejected = []
