@@ -8,83 +8,199 @@ the data (of loaders that have a ``state_dict``). The ``.pt`` files load with ``
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 import random
+import re
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.optim import Optimizer
 
-from omnizen.errors import UserError
+from omnizen.errors import Disagreement, UserError
 from omnizen.measure.model import model_digest
+from omnizen.measure.texts import gather_texts
 from omnizen.reducers.state import from_state_dict, state_dict
+from omnizen.train.everyone import on_everyone
+from omnizen.train.start import as_bytes
 
 if TYPE_CHECKING:
     from omnizen.train.run import Run
 
-VERSION = 1
+T = TypeVar("T")
+VERSION = 2
+_OURS = re.compile(r"shared|shared\.pt|rank\d+\.pt")
+"""Names of all that is in a checkpoint."""
 
 
 def save(run: Run, folder: str | Path) -> None:
-    """Write a checkpoint (collective); an earlier one of that name is replaced when the new one is complete."""
-    target, partial = Path(folder), Path(f"{folder}.partial")
-    if run.rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        tensors, numbers = split_optimizers(run.model, run.optimizers)
-        tensors |= {f"model/{name}": value for name, value in tensors_of(run.model).items()}
-        with _by_one_process():
-            dcp.save(tensors, checkpoint_id=partial / "shared", no_dist=True)
-        shared = {
-            "version": VERSION,
-            "size": run.size,
-            "model_digest": model_digest(run.model),
-            "step": run.step,
-            "optimizers": numbers,
-            "plan": run.plan.to_toml() if run.plan is not None else "",
-        }
-        torch.save(shared, partial / "shared.pt")
-    _meet(run)
-    torch.save(own_state(run), partial / f"rank{run.rank}.pt")
-    _meet(run)
-    if run.rank == 0:
-        shutil.rmtree(target, ignore_errors=True)
-        partial.rename(target)
-    _meet(run)
+    """Write a checkpoint (collective); an earlier one of that name is replaced when the new one is complete.
+
+    Raises:
+        UserError: on all ranks, when a rank cannot write there, or when the folder holds anything but a checkpoint.
+    """
+    target = Path(folder).resolve()
+    if not target.name:
+        raise UserError(f"{target} cannot be a checkpoint: give a folder of its own")
+    partial, old = (target.with_name(f"{target.name}.{kind}") for kind in ("partial", "old"))
+
+    def begin() -> None:
+        if run.rank == 0:
+            for path in (target, partial, old):
+                _check_own(path)
+            with _writing(target):
+                if partial.exists():
+                    shutil.rmtree(partial)
+                partial.mkdir(parents=True)
+                _save_shared(run, partial)
+
+    def own() -> None:
+        with _writing(target):
+            torch.save(own_state(run), partial / f"rank{run.rank}.pt")
+
+    def replace() -> None:
+        if run.rank == 0:
+            with _writing(target):
+                if target.exists():
+                    shutil.rmtree(old, ignore_errors=True)
+                    target.rename(old)
+                partial.rename(target)
+                shutil.rmtree(old, ignore_errors=True)
+
+    for work in (begin, own, replace):
+        _on_everyone(run, work)
+
+
+def _check_own(path: Path) -> None:
+    """Refuse to replace what is no checkpoint."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; a checkpoint is a folder")
+    foreign = [p.name for p in path.iterdir() if not _OURS.fullmatch(p.name)] if path.exists() else []
+    if foreign:
+        raise UserError(
+            f"{path} holds {min(foreign)!r}, which is no part of a checkpoint and would be lost; save into a folder "
+            "of its own"
+        )
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, CheckpointException) as error:
+        raise UserError(
+            f"the checkpoint cannot be written to {target} ({type(error).__name__}: {error}); all ranks need a "
+            "folder that they share and may write to"
+        ) from error
+
+
+def _save_shared(run: Run, folder: Path) -> None:
+    tensors, numbers = split_optimizers(run.model, run.optimizers)
+    whole = run.model.state_dict()
+    tensors |= {f"model/{name}": t.detach() for name, t in whole.items() if isinstance(t, Tensor)}
+    with _by_one_process():
+        dcp.save(tensors, checkpoint_id=folder / "shared", no_dist=True)
+    shared = {
+        "version": VERSION,
+        "size": run.size,
+        "model_digest": model_digest(run.model),
+        "step": run.step,
+        "optimizers": numbers,
+        "extra": {name: value for name, value in whole.items() if not isinstance(value, Tensor)},
+        "plan": run.plan.to_toml() if run.plan is not None else "",
+    }
+    torch.save(shared, folder / "shared.pt")
+    try:
+        torch.load(folder / "shared.pt", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            "the optimizers' settings or the model's extra state hold objects that cannot be read back safely: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
 
 
 def load(run: Run, folder: str | Path) -> None:
     """Go on from a checkpoint (collective), bit-identical to a run that never stopped.
 
-    Raises:
-        UserError: made by another number of ranks, for another model, or not there; says what differs.
-    """
-    from omnizen.plan.plan import Plan
+    Nothing is changed unless all ranks could read the same checkpoint.
 
+    Raises:
+        UserError: on all ranks: made by another number of ranks, for another model or optimizer, damaged, or not
+            there; says what differs.
+    """
     path = Path(folder)
+    shared, own, found = _on_everyone(run, lambda: _read(run, path))
+    digests = run.engine.call(lambda: gather_texts(run.control, _digest(shared, found)))
+    for rank, digest in enumerate(digests):
+        if digest != digests[0]:
+            raise Disagreement(f"{path} holds one checkpoint on rank 0 and another one on rank {rank}")
+    _on_everyone(run, lambda: _go_on(run, path, shared, own, found))
+
+
+def _read(run: Run, path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
     if not (path / "shared.pt").exists() or not (path / f"rank{run.rank}.pt").exists():
         raise UserError(
             f"{path} holds no complete checkpoint for rank {run.rank}; all ranks must see the same folder (a "
             "shared file system, or a copy on each machine)"
         )
-    shared = torch.load(path / "shared.pt", weights_only=True)
-    _check(shared, run)
-    own = torch.load(path / f"rank{run.rank}.pt", weights_only=True)
-    load_shared(run.model, run.optimizers, path / "shared", shared["optimizers"])
-    if shared["plan"]:
-        run.follow(Plan.from_toml(shared["plan"], source=f"the plan in {path}"))
-    run.engine.step = shared["step"]
-    run.engine.buffers.finish()
-    restore_own(run, own)
-    _meet(run)
+    with _reading(path):
+        shared = torch.load(path / "shared.pt", weights_only=True)
+        _check(shared, run)
+        own = torch.load(path / f"rank{run.rank}.pt", weights_only=True)
+        if own["step"] != shared["step"]:
+            raise UserError(
+                f"{path} mixes two checkpoints: shared.pt is of step {shared['step']}, rank{run.rank}.pt of step "
+                f"{own['step']}"
+            )
+        if own["loader"] is not None and not hasattr(run.loader, "load_state_dict"):
+            raise UserError(
+                f"{path} knows a place in the data, but this run has no loader that can go there; give "
+                "run.prepare() the loader that the saved run had"
+            )
+        return shared, own, read_tensors(path / "shared")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, CheckpointException) as error:  # a damaged file can fail anywhere in torch
+        reason = next(iter(str(error).splitlines()), "")
+        raise UserError(
+            f"{path} is damaged, or no checkpoint of this job ({type(error).__name__}: {reason}); take another one"
+        ) from error
+
+
+def _digest(shared: dict[str, Any], found: dict[str, Tensor]) -> str:
+    digest = hashlib.blake2b(f"{shared['step']} {shared['plan']}".encode(), digest_size=16)
+    for name, tensor in sorted(found.items()):
+        digest.update(name.encode())
+        digest.update(as_bytes(tensor).numpy().data)
+    return digest.hexdigest()
+
+
+def _go_on(run: Run, path: Path, shared: dict[str, Any], own: dict[str, Any], found: dict[str, Tensor]) -> None:
+    from omnizen.plan.plan import Plan
+
+    with _reading(path):
+        load_shared(run.model, run.optimizers, found, shared)
+        if shared["plan"]:
+            run.follow(Plan.from_toml(shared["plan"], source=f"the plan in {path}"))
+        run.engine.step = shared["step"]
+        run.engine.buffers.finish()
+        restore_own(run, own)
 
 
 def _check(shared: dict[str, Any], run: Run) -> None:
@@ -97,6 +213,13 @@ def _check(shared: dict[str, Any], run: Run) -> None:
         )
     if shared["model_digest"] != model_digest(run.model):
         raise UserError("the checkpoint is of another model (names, shapes, dtypes or frozen parameters differ)")
+    kept, now = [each["kind"] for each in shared["optimizers"]], [type(o).__name__ for o in run.optimizers]
+    if kept != now:
+        raise UserError(f"the checkpoint is of the optimizers {', '.join(kept)}; this run has {', '.join(now)}")
+
+
+def _on_everyone(run: Run, work: Callable[[], T]) -> T:
+    return on_everyone(lambda said: run.engine.call(lambda: gather_texts(run.control, said)), work)
 
 
 @contextmanager
@@ -105,15 +228,6 @@ def _by_one_process() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
         yield
-
-
-def _meet(run: Run) -> None:
-    run.engine.call(run.control.barrier)
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the model's state by name."""
-    return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def split_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[dict[str, Tensor], list[Any]]:
@@ -131,14 +245,13 @@ def split_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> tuple
                     tensors[f"optimizer{i}/{order[index]}/{slot}"] = value
                 else:
                     numbers.setdefault(order[index], {})[slot] = value
-        rest.append({"groups": state["param_groups"], "numbers": numbers})
+        rest.append({"kind": type(optimizer).__name__, "groups": state["param_groups"], "numbers": numbers})
     return tensors, rest
 
 
-def load_shared(model: nn.Module, optimizers: Sequence[Optimizer], path: Path, rest: Sequence[Any]) -> None:
-    """Read weights and optimizers back."""
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return all tensors of a ``torch.distributed.checkpoint`` by their keys."""
     stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    tensors = tensors_of(model)
     found: dict[str, Any] = {
         key: torch.empty(meta.size, dtype=meta.properties.dtype)
         for key, meta in stored.items()
@@ -146,11 +259,15 @@ def load_shared(model: nn.Module, optimizers: Sequence[Optimizer], path: Path, r
     }
     with _by_one_process():
         dcp.load(found, checkpoint_id=path, no_dist=True)
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.copy_(found[f"model/{name}"])
+    return found
+
+
+def load_shared(
+    model: nn.Module, optimizers: Sequence[Optimizer], found: dict[str, Tensor], shared: dict[str, Any]
+) -> None:
+    """Put optimizers and weights back."""
     names = {id(p): name for name, p in model.named_parameters()}
-    for i, (optimizer, kept) in enumerate(zip(optimizers, rest, strict=True)):
+    for i, (optimizer, kept) in enumerate(zip(optimizers, shared["optimizers"], strict=True)):
         state: dict[int, dict[str, Any]] = {}
         order = {names.get(id(p), f"#{k}"): k for k, p in enumerate(_params(optimizer))}
         for key, value in found.items():
@@ -161,6 +278,8 @@ def load_shared(model: nn.Module, optimizers: Sequence[Optimizer], path: Path, r
         for name, slots in kept["numbers"].items():
             state.setdefault(order[name], {}).update(slots)
         optimizer.load_state_dict({"state": state, "param_groups": kept["groups"]})
+    weights = {key.removeprefix("model/"): value for key, value in found.items() if key.startswith("model/")}
+    model.load_state_dict(weights | shared["extra"])
 
 
 def _params(optimizer: Optimizer) -> list[Tensor]:
@@ -171,6 +290,7 @@ def own_state(run: Run) -> dict[str, Any]:
     """Return what this rank has of its own, in types that ``weights_only`` admits."""
     kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
+        "step": run.step,
         "reducers": {unit.name: state_dict(unit.state) for unit in run.engine.units},
         "python": list(random.getstate()[1]),
         "python_gauss": random.getstate()[2],

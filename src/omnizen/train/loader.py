@@ -137,18 +137,32 @@ class ShardedLoader:
             self.position += 1
             self._count(samples)
             yield batch
+        self.epoch, self.position, self._resumed = self.epoch + 1, 0, True
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of the given epoch; not needed, passes count themselves."""
         self.epoch, self.position, self._resumed = epoch, 0, True
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch and the batches handed out in it."""
-        return {"epoch": self.epoch, "position": self.position, "started": int(not self._resumed)}
+        """Return the epoch and the batches handed out in it; after a whole pass, the beginning of the next."""
+        return {"epoch": self.epoch, "position": self.position, **self._shape()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Make the next pass go on where the saved one was."""
+        """Make the next pass go on where the saved one was.
+
+        Raises:
+            UserError: the place is in other data, or in batches of another size.
+        """
+        for name, now in self._shape().items():
+            if state[name] != now:
+                raise UserError(
+                    f"the saved place in the data is one in {state[name]} {name}, this loader has {now}; resume "
+                    "with the same data and batch size"
+                )
         self.epoch, self.position, self._resumed = state["epoch"], state["position"], True
+
+    def _shape(self) -> dict[str, int]:
+        return {"samples": sum(self.sampler.steps), "batches an epoch": len(self.sampler)}
 
 
 class CountingLoader:
