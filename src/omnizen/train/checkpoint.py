@@ -88,8 +88,8 @@ def _check_own(path: Path) -> None:
     foreign = [p.name for p in path.iterdir() if not _OURS.fullmatch(p.name)] if path.exists() else []
     if foreign:
         raise UserError(
-            f"{path} holds {min(foreign)!r}, which is no part of a checkpoint and would be lost; save into a folder "
-            "of its own"
+            f"{path} holds {min(foreign)!r}, which is no part of a checkpoint and would be lost; save into a "
+            "folder of its own"
         )
 
 
