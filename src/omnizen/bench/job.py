@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class Job(BaseModel):
         plan: for Omnizen: ``auto``, a plan file or a scheme's name.
         out: folder of the workers' answers.
         run_dir: folder of the run's events.
+        run_id: equal on all workers, so that a report knows that their events belong together.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,6 +52,7 @@ class Job(BaseModel):
     plan: str = "auto"
     out: Path
     run_dir: Path
+    run_id: str = Field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def save(self) -> Path:
         """Write the job into its own folder, without answers to an earlier one; returns the workers' file."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-import uuid
 from dataclasses import dataclass
 
 from torch import nn
@@ -41,7 +40,7 @@ class Recording:
         network = answer.network
         writer.write(
             RunEvent(
-                run_id=uuid.uuid4().hex[:12],
+                run_id=job.run_id,
                 rank=answer.rank,
                 size=answer.size,
                 host=socket.gethostname(),

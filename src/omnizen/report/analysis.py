@@ -22,7 +22,7 @@ UNUSUAL_DEVIATIONS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The steady part of a run: from the plan on, or from the second step where there is no plan.
+    """The steady part of a run: after the plan was made, or from the second step where there is no plan.
 
     Args:
         first_step, last_step: steps that the figures are taken from.
@@ -99,9 +99,11 @@ def summarise(run: RunData) -> Summary | None:
 
 
 def steady_steps(run: RunData, log: RankLog) -> list[StepEvent]:
-    """Return the steps from the plan on (from the second step where no plan came), or all when none are left."""
-    plans = [plan.step for other in run.ranks.values() for plan in other.plans]
-    first = max(plans) if plans else 1
+    """Return the steps after the one that the plan was made in (after the first one where no plan came), or all.
+
+    Making a plan takes time and bytes (trials) that belong to no ordinary step.
+    """
+    first = 1 + max((plan.step for other in run.ranks.values() for plan in other.plans), default=0)
     return [event for event in log.steps if event.step >= first] or log.steps
 
 
