@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import reprlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -110,6 +112,8 @@ Event = RunEvent | StepEvent | SpanEvent | PlanEvent | NoteEvent | EndEvent
 EVENTS: dict[str, type[Event]] = {
     kind.event: kind for kind in (RunEvent, StepEvent, SpanEvent, PlanEvent, NoteEvent, EndEvent)
 }
+MOST, MOST_RANKS = 1e18, 100_000
+"""Larger numbers in a file are damage."""
 
 
 def events_path(run_dir: str | Path, rank: int) -> Path:
@@ -180,7 +184,7 @@ def read_events(path: str | Path) -> EventLog:
             continue
         try:
             events.append(from_dict(json.loads(line)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             cut = number == len(lines)
             what = (
                 "the last line is cut off (the process ended while writing)" if cut else f"line {number}: {error}"
@@ -198,36 +202,87 @@ def from_dict(raw: object) -> Event:
     """Return the event of a JSON object; keys that this version does not know are left out.
 
     Raises:
-        ValueError: not an object, of no known kind, without a needed key, or with a value of another type.
+        ValueError: not an object, of no known kind, without a needed key, or with a value that cannot be.
     """
     if not isinstance(raw, Mapping):
         raise ValueError(f"expected an object, got {type(raw).__name__}")
     kind = EVENTS.get(str(raw.get("event")))
     if kind is None:
         raise ValueError(f"unknown event: {nearest(raw.get('event'), EVENTS)}")
-    known = {f.name for f in fields(kind)}
-    values = {key: value for key, value in raw.items() if key in known}
-    missing = [f.name for f in fields(kind) if f.name not in values and _needed(f)]
+    values: dict[str, Any] = {}
+    missing = []
+    for name, needed, (fits, words) in _RULES[kind.event]:
+        if name in raw:
+            if not fits(raw[name]):
+                raise ValueError(f"{name} of the {kind.event} event is {reprlib.repr(raw[name])}, not {words}")
+            values[name] = raw[name]
+        elif needed:
+            missing.append(name)
     if missing:
         raise ValueError(f"the {kind.event} event lacks {', '.join(missing)}")
-    for f in fields(kind):
-        if f.name in values and not isinstance(values[f.name], _fits(str(f.type))):
-            raise ValueError(f"{f.name} of the {kind.event} event is {values[f.name]!r}, not {f.type}")
     if "rx_bytes_by_peer" in values:
         values["rx_bytes_by_peer"] = {int(peer): count for peer, count in values["rx_bytes_by_peer"].items()}
     return kind(**values)
 
 
-def _needed(f: Any) -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
+def _whole(value: object, least: int = 0, most: int = 2**53) -> bool:
+    return type(value) is int and least <= value <= most
 
 
-def _fits(annotation: str) -> tuple[type, ...]:
-    """Return the classes that a value of the annotated field may have in JSON."""
-    if annotation.startswith("dict"):
-        return (dict,)
-    number = (int, float, type(None)) if annotation.endswith("| None") else (int, float)
-    return number if annotation.startswith(("int", "float")) else (str,)
+def _number(value: object, least: float = -MOST, most: float = MOST) -> bool:
+    return type(value) in (int, float) and least <= value <= most  # type: ignore[operator]  # false for NaN
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _model(value: object) -> bool:
+    return isinstance(value, dict) and _whole(value.get("params", 0)) and _text(value.get("name", ""))
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, dict) and all(_text(v) for pair in value.items() for v in pair)
+
+
+def _peers(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        re.fullmatch("[0-9]{1,5}", str(peer)) and _number(count, 0) for peer, count in value.items()
+    )
+
+
+_Rule = tuple[Callable[[Any], bool], str]
+_SOME: _Rule = (lambda v: _whole(v, 0), "int from 0")
+_RULES_BY_NAME: dict[str, _Rule] = {
+    "dilation": (lambda v: _number(v, 1e-6), "float above 0"),
+    "loss": (lambda v: v is None or type(v) is float or _number(v), "float | None"),  # NaN is worth seeing
+    "model": (_model, "dict of params (int) and name (str)"),
+    "rank": (lambda v: _whole(v, 0, MOST_RANKS), f"int from 0 to {MOST_RANKS}"),
+    "rate_bytes_per_s": (lambda v: v is None or _number(v, 1e-6), "float above 0 | None"),
+    "rx_bytes_by_peer": (_peers, "dict of bytes by rank"),
+    "size": (lambda v: _whole(v, 1, MOST_RANKS), f"int from 1 to {MOST_RANKS}"),
+    "step": _SOME,
+    "step_s": (lambda v: _number(v, 1e-12), "float above 0"),
+    "steps": _SOME,
+    "versions": (_texts, "dict of str"),
+}
+_RULES_BY_TYPE: dict[str, _Rule] = {
+    "str": (_text, "str"),
+    "int": (lambda v: _number(v, 0), "int from 0"),  # of bytes and samples, whole or not
+    "float": (_number, "float"),
+}
+_RULES: dict[str, list[tuple[str, bool, _Rule]]] = {
+    kind.event: [
+        (
+            f.name,
+            f.default is MISSING and f.default_factory is MISSING,
+            _RULES_BY_NAME.get(f.name) or _RULES_BY_TYPE[str(f.type)],
+        )
+        for f in fields(kind)
+    ]
+    for kind in EVENTS.values()
+}
+"""Of each kind of event its fields: name, whether it is needed, what its value may be."""
 
 
 def _ends_a_line(path: Path) -> bool:

@@ -11,6 +11,7 @@ from omnizen.events import (
     RunEvent,
     SpanEvent,
     StepEvent,
+    as_dict,
     events_path,
     from_dict,
     read_events,
@@ -107,3 +108,45 @@ def test_threads_that_share_a_writer_do_not_mix_lines(tmp_path):
     log = read_events(tmp_path / "e")
     assert log.problems == []
     assert len(log.events) == 200
+
+
+@pytest.mark.parametrize(
+    ("event", "changes"),
+    [
+        ("run", {"size": 10**9}),
+        ("run", {"size": 0}),
+        ("run", {"dilation": 0}),
+        ("run", {"rate_bytes_per_s": float("nan")}),
+        ("run", {"model": {"params": "many"}}),
+        ("run", {"versions": {"torch": None}}),
+        ("run", {"host": "\udcff"}),
+        ("step", {"step": -1}),
+        ("step", {"step": True}),
+        ("step", {"step_s": 0.0}),
+        ("step", {"step_s": float("nan")}),
+        ("step", {"compute_s": float("inf")}),
+        ("step", {"rx_bytes": -1}),
+        ("step", {"rx_bytes": float("nan")}),
+        ("step", {"samples": 10**400}),
+        ("step", {"rx_bytes_by_peer": {"a": 1}}),
+        ("step", {"rx_bytes_by_peer": {"1": "x"}}),
+        ("span", {"duration_s": float("nan")}),
+    ],
+)
+def test_numbers_that_cannot_be_are_no_event(event, changes):
+    whole = next(as_dict(e) for e in ALL if e.event == event)
+    from_dict(whole)
+    with pytest.raises(ValueError, match=f"{next(iter(changes))} of the {event} event is"):
+        from_dict(whole | changes)
+
+
+def test_a_loss_that_is_not_a_number_is_kept(tmp_path):
+    path = tmp_path / "e"
+    with EventWriter(path) as events:
+        events.write(StepEvent(step=0, start_s=0.0, step_s=0.1, loss=float("nan")))
+    assert str(read_events(path).events[0].loss) == "nan"
+
+
+def test_endless_nesting_is_a_problem_of_its_line_only(tmp_path):
+    (tmp_path / "e").write_text("[" * 100_000 + "\n")
+    assert len(read_events(tmp_path / "e").problems) == 1

@@ -99,3 +99,54 @@ def test_the_pattern_of_each_kind():
     assert (dense.num_rows, dense.width, dense.density, dense.dense_bytes) == (10, 1, 1.0, 20)
     by_element = GradientFacts(name="x", kind="element-sparse", shape=(20, 30), density=0.01).sparsity()
     assert (by_element.num_rows, by_element.width, by_element.rows) == (600, 1, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ("bandwidth_bytes_per_s = 12000000.0", "bandwidth_bytes_per_s = 5e-324", "bandwidth.*0.001, got 5e-324"),
+        ("bandwidth_bytes_per_s = 12000000.0", "bandwidth_bytes_per_s = nan", "finite number, got nan"),
+        ("dest = 1", "dest = 0", "rank 0 has a link to itself"),
+        ("dest = 1", "dest = 9", "rank 9 is named, but world_size is 2"),
+        ("source = 1\ndest = 0", "source = 0\ndest = 1", "link from rank 0 to rank 1 is there twice"),
+        ("rank = 1", "rank = 0", "devices: rank 0 is there twice"),
+        ('"fc.bias"', '"e.weight"', "gradients: name e.weight is there twice"),
+        ("shape = [\n    100,\n    8,\n]", "shape = []", "has no rows"),
+        ("shape = [\n    100,\n    8,\n]", "shape = [-1]", r"no tensor of shape \[-1\]"),
+        ("shape = [\n    100,\n    8,\n]", f"shape = [{2**61}, {2**61}]", "no tensor of shape"),
+        ("2 = 1.7", "two = 1.7", "densification.two"),
+        ("2 = 1.7", "2 = -1.7", "densification.2: .*got -1.7"),
+        ("32 = 100.25", "big = 100.25", "samples_per_s.big"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(right, wrong, says):
+    text = some_facts().to_toml()
+    assert right in text
+    with pytest.raises(UserError, match=says):
+        Facts.from_toml(text.replace(right, wrong))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"\xff\xfe\x00", "not a text in UTF-8"), (b"a = " + b"[" * 100_000, "not valid TOML")],
+)
+def test_files_that_are_no_text_or_no_toml_are_named(tmp_path, content, says):
+    path = tmp_path / "facts.toml"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"facts\.toml.*{says}"):
+        Facts.load(path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_named_and_nothing_is_left(tmp_path):
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        Facts.load(tmp_path)
+    (tmp_path / "facts.toml").mkdir()
+    with pytest.raises(UserError, match=r"facts\.toml cannot be written"):
+        some_facts().save(tmp_path / "facts.toml")
+    assert [p.name for p in tmp_path.iterdir()] == ["facts.toml"]
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_error(tmp_path):
+    path = some_facts().save(tmp_path / "facts.toml")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert Facts.load(path) == some_facts()

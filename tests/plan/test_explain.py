@@ -15,7 +15,7 @@ def test_everything_that_a_reader_asks_is_there():
     assert "50 Mbit/s (slowest, rank 2 to 3) to 100 Mbit/s" in text
     assert "a worker touches 1100 of 50000 rows (2.20%), all together 6490" in text
     assert f"table.weight (row-sparse): {table.scheme}, as the cheapest by the formulas" in text
-    assert "2 dense gradients: dense, in buckets of at most" in text
+    assert "2 dense gradients: dense, in buckets that close at" in text
     for other in table.rejected:
         assert f"not {other.scheme}: " in text
         assert other.reason in text
@@ -50,3 +50,8 @@ def test_a_job_without_gradients_says_so():
 def test_other_facts_are_refused():
     with pytest.raises(UserError, match="rests on facts"):
         explain(make_plan(job(2)), job(3))
+
+
+def test_one_worker_has_nothing_to_try():
+    facts = job(1)
+    assert "a trial would tell" not in explain(make_plan(facts), facts)

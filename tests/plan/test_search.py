@@ -3,7 +3,7 @@ import random
 import pytest
 
 from omnizen.errors import UserError
-from omnizen.measure.facts import GradientFacts, StepFacts
+from omnizen.measure.facts import Facts, GradientFacts, StepFacts
 from omnizen.plan.cost import predict
 from omnizen.plan.links import LinkModel
 from omnizen.plan.plan import DDP_BUCKET_BYTES
@@ -152,3 +152,13 @@ def test_the_slowest_device_sets_the_rates():
     rates = slowest_rates(devices)
     assert (rates.merge_bytes_per_s, rates.copy_bytes_per_s) == (1.0, 5e9)
     assert slowest_rates([]).merge_bytes_per_s == float("inf")
+
+
+def test_empty_gradients_cost_nothing():
+    empty = [GradientFacts(name="a", kind="dense", shape=(0,)), GradientFacts(name="b", kind="dense", shape=(3, 0))]
+    assert make_plan(job(2, gradients=empty)).prediction.rx_bytes_per_step == 0
+
+
+def test_a_link_that_is_missing_is_found_without_listing_all_pairs():
+    with pytest.raises(UserError, match="no link from rank 0 to rank 1"):
+        make_plan(Facts(torch_version="2", world_size=10**9))

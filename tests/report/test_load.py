@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from omnizen.errors import UserError
@@ -108,3 +110,23 @@ def test_events_after_the_end_do_not_break_reading(tmp_path):
     with EventWriter(events_path(tmp_path, 0)) as events:
         events.write(NoteEvent(step=3, text="closing"))
     assert load_run(tmp_path).notes[-1][1].text == "closing"
+
+
+def test_many_bad_lines_are_counted_and_a_folder_for_a_file_is_named(tmp_path):
+    write_run(tmp_path)
+    with events_path(tmp_path, 0).open("ab") as file:
+        file.write(b"{}\n" * 500)
+    events_path(tmp_path, 1).unlink()
+    events_path(tmp_path, 1).mkdir()
+    run = load_run(tmp_path)
+    assert sum("line" in problem for problem in run.problems) == 11
+    assert "events-rank0.jsonl: 490 more lines cannot be used" in run.problems
+    assert "events-rank1.jsonl cannot be read: Is a directory" in run.problems
+
+
+def test_parts_that_only_some_ranks_recorded_and_losses_beyond_all_bounds_give_a_page(tmp_path):
+    write_run(tmp_path, loss_from=lambda step: 1e308)
+    for rank in range(1, SIZE):
+        path = events_path(tmp_path, rank)
+        path.write_text(re.sub(r'"compute_s":[0-9.e-]+', '"compute_s":0.0', path.read_text()))
+    assert "Where the time goes" in render([load_run(tmp_path)])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
+from typing import NoReturn
 
 import typer
 
@@ -42,9 +45,27 @@ def main() -> None:
     """Run the command; errors that users can mend are one line on standard error, without a traceback."""
     try:
         app()
+        _flush()  # here, where an error is still one line
     except OmnizenError as error:
-        typer.echo(f"omnizen: {error}", err=True)
-        sys.exit(1)
+        _fail(str(error))
+    except OSError as error:  # a file or folder, or standard output: the disk is full, access is denied
+        _fail(f"{error.filename or 'the output'} cannot be used: {error.strerror or error}")
+
+
+def _fail(reason: str) -> NoReturn:
+    with suppress(OSError):  # nobody may be reading, and the exit code says it too
+        typer.echo(f"omnizen: {reason}", err=True)
+    try:
+        _flush()
+    except OSError:
+        # What could not be written stays in the buffer, and the interpreter would complain of it at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # as it is where the caller has closed it
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, field_validator, model_validator
 
 from omnizen.errors import nearest
 from omnizen.measure.tomlfile import Record, TomlFile
@@ -18,6 +19,11 @@ ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 """Bytes of one value, by the name of its dtype."""
 
 Kind = Literal["dense", "row-sparse", "element-sparse"]
+Speed = Annotated[float, Field(ge=1e-3, le=1e18)]
+"""Something a second; beyond these limits no machine is, and times would be infinite or nothing."""
+Count = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,9}$")]
+"""A number from 1, as a key of a table."""
+MOST_SECONDS, MOST_BYTES = 1e6, 2**62
 
 
 class DeviceFacts(Record):
@@ -38,12 +44,12 @@ class DeviceFacts(Record):
     device: str
     name: str
     cores: PositiveFloat
-    memory_bytes: PositiveInt
-    merge_bytes_per_s: PositiveFloat
-    merge_rows_per_s: PositiveFloat | None = None
-    copy_bytes_per_s: PositiveFloat | None = None
-    samples_per_s: dict[str, float] = Field(default_factory=dict)
-    samples_per_s_spread: dict[str, float] = Field(default_factory=dict)
+    memory_bytes: int = Field(gt=0, le=MOST_BYTES)
+    merge_bytes_per_s: Speed
+    merge_rows_per_s: Speed | None = None
+    copy_bytes_per_s: Speed | None = None
+    samples_per_s: dict[Count, PositiveFloat] = Field(default_factory=dict)
+    samples_per_s_spread: dict[Count, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 
 
 class LinkFacts(Record):
@@ -57,8 +63,8 @@ class LinkFacts(Record):
 
     source: int = Field(ge=0)
     dest: int = Field(ge=0)
-    latency_s: float = Field(ge=0)
-    bandwidth_bytes_per_s: PositiveFloat
+    latency_s: float = Field(ge=0, le=MOST_SECONDS)
+    bandwidth_bytes_per_s: Speed
     estimated: bool = False
 
 
@@ -77,7 +83,7 @@ class GradientFacts(Record):
     shape: tuple[int, ...]
     dtype: str = "float32"
     density: float = Field(default=1.0, ge=0, le=1)
-    densification: dict[str, float] = Field(default_factory=lambda: {"1": 1.0})
+    densification: dict[Count, PositiveFloat] = Field(default_factory=lambda: {"1": 1.0})
     skewness: float = Field(default=1.0, ge=0)
     overlap: float = Field(default=0.0, ge=0, le=1)
 
@@ -87,6 +93,14 @@ class GradientFacts(Record):
         if dtype not in ITEMSIZES:
             raise ValueError(nearest(dtype, ITEMSIZES))
         return dtype
+
+    @model_validator(mode="after")
+    def _a_shape_of_its_kind(self) -> Self:
+        if any(n < 0 for n in self.shape) or math.prod(self.shape) * ITEMSIZES[self.dtype] > MOST_BYTES:
+            raise ValueError(f"no tensor of shape {list(self.shape)} can be")
+        if self.kind == "row-sparse" and not self.shape:
+            raise ValueError("shape [] has no rows, so the gradient cannot be row-sparse; it is dense")
+        return self
 
     def sparsity(self) -> Sparsity:
         """Return the pattern that cost formulas take; dense gradients are one row an element."""
@@ -145,6 +159,27 @@ class Facts(TomlFile):
             raise ValueError(f"is {version}, this release reads {FACTS_VERSION}; run `omnizen measure` again")
         return version
 
+    @model_validator(mode="after")
+    def _of_one_job(self) -> Self:
+        _once("devices: rank", (device.rank for device in self.devices))
+        _once("gradients: name", (gradient.name for gradient in self.gradients))
+        _once("links: the link from rank", (f"{link.source} to rank {link.dest}" for link in self.links))
+        most = max((0, *(d.rank for d in self.devices), *(max(k.source, k.dest) for k in self.links)))
+        if most >= self.world_size:
+            raise ValueError(f"rank {most} is named, but world_size is {self.world_size}: ranks begin with 0")
+        to_itself = next((link.source for link in self.links if link.source == link.dest), None)
+        if to_itself is not None:
+            raise ValueError(f"links: rank {to_itself} has a link to itself")
+        return self
+
     def digest(self, *, without: frozenset[str] = frozenset({"created"})) -> str:
         """Return 16 hexadecimal digits of all that was measured; the time of measuring does not count."""
         return super().digest(without=without)
+
+
+def _once(what: str, names: Iterable[object]) -> None:
+    seen = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{what} {name} is there twice")
+        seen.add(name)

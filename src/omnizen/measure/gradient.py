@@ -127,7 +127,7 @@ class PatternProbe:
         by_row = len(shape) > 1 and shape[0] == num_rows
         seen = self._seen.setdefault(name, _Seen(shape, dtype, by_row))
         seen.steps += 1
-        if indices is None:
+        if indices is None or not num_rows:  # an empty tensor has nothing to leave out
             seen.density += 1.0
             return
         own = torch.unique(indices.to(torch.int64))

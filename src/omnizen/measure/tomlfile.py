@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import reprlib
 import tomllib
 from pathlib import Path
 from typing import Any, Self
@@ -38,12 +39,21 @@ class TomlFile(Record):
 
         Args:
             path: where to write; missing folders are made.
+
+        Raises:
+            UserError: the file cannot be written.
         """
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(self.to_toml())
-        draft.replace(path)
+        draft = path.with_name(f".{path.name or 'draft'}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                draft.write_text(self.to_toml(), encoding="utf-8")
+                draft.replace(path)
+            finally:
+                draft.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror}") from error
         return path
 
     def to_toml(self) -> str:
@@ -55,19 +65,25 @@ class TomlFile(Record):
         """Read a file.
 
         Raises:
-            UserError: when it is missing, is not TOML, or holds a wrong key or value.
+            UserError: when it is missing, cannot be read, is not TOML, or holds a wrong key or value.
         """
         path = Path(path)
-        if not path.is_file():
-            raise UserError(f"there is no file {path}")
-        return cls.from_toml(path.read_text(), source=str(path))
+        try:
+            text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
+        except FileNotFoundError as error:
+            raise UserError(f"there is no file {path}") from error
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not a text in UTF-8 (at byte {error.start}), as TOML must be") from error
+        return cls.from_toml(text, source=str(path))
 
     @classmethod
     def from_toml(cls, text: str, source: str = "the text") -> Self:
         """Read from text; ``source`` is what errors call it."""
         try:
             return cls.model_validate(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise UserError(f"{source} is not valid TOML: {error}") from error
         except ValidationError as error:
             raise UserError(f"{source}: {_first_problem(error)}") from error
@@ -83,4 +99,6 @@ def _first_problem(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] not in ("missing", "value_error"):
+        message += f", got {reprlib.repr(first['input'])}"
     return f"{where}: {message}" if where else message

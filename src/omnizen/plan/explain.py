@@ -73,7 +73,7 @@ def _chosen(plan: Plan, facts: Facts) -> list[str]:
     dense = [t for t in plan.tensors if t.kind == "dense"]
     if dense:
         lines.append(
-            f"{_count(len(dense), 'dense gradient')}: dense, in buckets of at most {amount(plan.bucket_bytes)}"
+            f"{_count(len(dense), 'dense gradient')}: dense, in buckets that close at {amount(plan.bucket_bytes)}"
         )
     for tensor in plan.tensors:
         if tensor.kind != "dense":
@@ -130,7 +130,7 @@ def _unsure(plan: Plan, facts: Facts) -> list[str]:
             )
     for tensor in plan.tensors:
         close = [r.scheme for r in tensor.rejected if r.predicted_s <= (1 + NEAR) * tensor.predicted_s]
-        if close and tensor.origin == "formula":
+        if close and plan.world_size > 1 and tensor.origin == "formula":
             lines.append(f"{tensor.name}: {', '.join(close)} predicted within {NEAR:.0%}; a trial would tell")
     return lines
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -47,11 +47,11 @@ class LinkModel:
         if size == 1:
             return cls.uniform(1, math.inf)
         by_pair = {(link.source, link.dest): link for link in links}
-        pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
-        missing = [pair for pair in pairs if pair not in by_pair]
+        missing = next((pair for pair in _pairs(size) if pair not in by_pair), None)
         if missing:
-            a, b = missing[0]
+            a, b = missing
             raise UserError(f"the facts hold no link from rank {a} to rank {b}; run `omnizen measure` again")
+        pairs = list(_pairs(size))
         rate = _without_noise({pair: by_pair[pair].bandwidth_bytes_per_s for pair in pairs}, size)
         delay = {pair: by_pair[pair].latency_s for pair in pairs}
         peers = {r: [p for p in range(size) if p != r] for r in range(size)}
@@ -68,6 +68,10 @@ class LinkModel:
             spread_bytes_per_s=1 / max(per_byte),
             slowest_bytes_per_s=min(rate.values()),
         )
+
+
+def _pairs(size: int) -> Iterator[tuple[int, int]]:
+    return ((a, b) for a in range(size) for b in range(size) if a != b)
 
 
 def _without_noise(rate: dict[tuple[int, int], float], size: int) -> dict[tuple[int, int], float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections import Counter
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
@@ -11,6 +12,8 @@ from omnizen.measure.facts import Kind
 from omnizen.measure.tomlfile import Record, TomlFile
 
 PLAN_VERSION = 1
+Amount = Annotated[float, Field(ge=0)]
+"""Seconds or bytes."""
 DDP_BUCKET_BYTES = 25 * 2**20
 """DistributedDataParallel's default; used where nothing was measured that says better."""
 
@@ -39,10 +42,10 @@ class Rejected(Record):
     """
 
     scheme: str
-    predicted_s: float
-    rx_bytes: float
+    predicted_s: Amount
+    rx_bytes: Amount
     reason: str
-    measured_s: float | None = None
+    measured_s: Amount | None = None
 
     _exists = field_validator("scheme")(check_scheme)
 
@@ -60,10 +63,10 @@ class TensorPlan(Record):
     name: str
     kind: Kind
     scheme: str
-    predicted_s: float
-    rx_bytes: float
+    predicted_s: Amount
+    rx_bytes: Amount
     origin: Literal["formula", "trial"] = "formula"
-    measured_s: float | None = None
+    measured_s: Amount | None = None
     rejected: list[Rejected] = Field(default_factory=list)
 
     _exists = field_validator("scheme")(check_scheme)
@@ -81,19 +84,19 @@ class Prediction(Record):
         rx_bytes_per_step: bytes that the busiest rank receives.
     """
 
-    step_s: float
-    compute_s: float
-    exposed_comm_s: float
-    comm_s: float
-    control_s: float = 0.0
-    rx_bytes_per_step: float
+    step_s: Amount
+    compute_s: Amount
+    exposed_comm_s: Amount
+    comm_s: Amount
+    control_s: Amount = 0.0
+    rx_bytes_per_step: Amount
 
 
 class Plan(TomlFile):
     """A whole plan, as ``omnizen plan`` writes it and training reads it.
 
     Args:
-        bucket_bytes: dense gradients travel together in buckets of at most this size.
+        bucket_bytes: dense gradients travel together in buckets that close when they hold so much.
         facts_digest: which facts it rests on.
     """
 
@@ -113,6 +116,14 @@ class Plan(TomlFile):
         if version != PLAN_VERSION:
             raise ValueError(f"is {version}, this release reads {PLAN_VERSION}; run `omnizen plan` again")
         return version
+
+    @field_validator("tensors")
+    @classmethod
+    def _each_once(cls, tensors: list[TensorPlan]) -> list[TensorPlan]:
+        twice = [name for name, count in Counter(tensor.name for tensor in tensors).items() if count > 1]
+        if twice:
+            raise ValueError(f"{twice[0]!r} is there twice")
+        return tensors
 
     def scheme(self, name: str) -> str:
         """Return the scheme of one tensor.

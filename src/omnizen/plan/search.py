@@ -128,7 +128,8 @@ def _transfers(
         done += nbytes
         itemsize = dense[bucket[0]].sparsity().itemsize
         cost = predict("dense", Sparsity(nbytes // itemsize, 1, 1.0, itemsize=itemsize), links.size, links, rates)
-        out.append((Transfer(backward_s * done / total, cost.wire_s + cost.latency_s, cost.cpu_s), cost))
+        ready_s = backward_s * done / total if total else backward_s
+        out.append((Transfer(ready_s, cost.wire_s + cost.latency_s, cost.cpu_s), cost))
     for gradient in facts.gradients:
         if gradient.kind != "dense":
             cost = chosen[gradient.name]

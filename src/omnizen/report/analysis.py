@@ -52,8 +52,8 @@ class Summary:
     @property
     def slowness(self) -> float:
         """How many times as long the slowest rank computes as the median of the others; 1 where there are none."""
-        others = [s for rank, s in self.compute_s.items() if rank != self.slowest]
-        return self.compute_s[self.slowest] / median(others) if others and self.slowest is not None else 1.0
+        others_s = median([s for rank, s in self.compute_s.items() if rank != self.slowest] or [0.0])
+        return self.compute_s[self.slowest] / others_s if others_s > 0 and self.slowest is not None else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def losses(run: RunData) -> list[tuple[int, float, float]]:
             if event.loss is not None:
                 found[event.step].append(event.loss)
                 ends[event.step] = max(ends.get(event.step, 0.0), event.start_s + event.step_s)
-    return [(step, ends[step], fmean(found[step])) for step in sorted(found)]
+    return [(step, ends[step], sum(found[step]) / len(found[step])) for step in sorted(found)]
 
 
 def loss_at_equal_steps(runs: list[RunData]) -> tuple[int, list[float]] | None:

@@ -26,6 +26,8 @@ from omnizen.measure.tomlfile import TomlFile
 from omnizen.plan.plan import Plan
 
 T = TypeVar("T", bound=TomlFile)
+MOST_NAMED = 10
+"""So many ranks, or lines of one file, are named one by one."""
 
 
 @dataclass(slots=True)
@@ -92,13 +94,19 @@ def load_run(path: str | Path) -> RunData:
     problems: list[str] = []
     logs = {}
     for rank, file in files.items():
-        log = read_events(file)
-        problems += log.problems
+        try:
+            log = read_events(file)
+        except OSError as error:
+            problems.append(f"{file.name} cannot be read: {error.strerror}")
+            continue
+        problems += _few(log.problems, file.name)
         found = _last_run(rank, log.events, problems)
         if found is not None:
             logs[rank] = found
     if not logs:
-        raise UserError(f"no run can be read in {str(folder)!r}: {'; '.join(problems) or 'the files are empty'}")
+        raise UserError(
+            f"no run can be read in {str(folder)!r}: {'; '.join(problems[:3]) or 'the files are empty'}"
+        )
     logs = _of_one_run(logs, problems)
     run = logs[min(logs)].run
     _name_gaps(run, logs, problems)
@@ -185,7 +193,14 @@ def _name_gaps(run: RunEvent, logs: dict[int, RankLog], problems: list[str]) -> 
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    more = f" and {len(ranks) - MOST_NAMED} others" if len(ranks) > MOST_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:MOST_NAMED]))}{more}"
+
+
+def _few(problems: list[str], what: str) -> list[str]:
+    """Name the first few problems of a file and count the others."""
+    more = [f"{what}: {len(problems) - MOST_NAMED} more lines cannot be used"] if len(problems) > MOST_NAMED else []
+    return problems[:MOST_NAMED] + more
 
 
 def _file(kind: type[T], path: Path, problems: list[str]) -> T | None:
@@ -193,7 +208,7 @@ def _file(kind: type[T], path: Path, problems: list[str]) -> T | None:
         return None
     try:
         return kind.load(path)
-    except (UserError, UnicodeDecodeError) as error:
+    except UserError as error:
         problems.append(f"{path.name} cannot be used: {error}")
         return None
 

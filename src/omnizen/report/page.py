@@ -54,7 +54,7 @@ def save_report(runs: Sequence[RunData], out: str | Path | None = None) -> Path:
         for run in runs:
             write_trace(run)
     except OSError as error:
-        raise UserError(f"the report cannot be written to {path}: {error.strerror}") from error
+        raise UserError(f"{error.filename or path} cannot be written: {error.strerror}") from error
     return path
 
 

@@ -37,8 +37,8 @@ def _plan(name: str, label: str, chosen: Plan) -> list[Html]:
     tensors = sorted(chosen.tensors, key=lambda t: (-t.predicted_s, t.name))
     parts = [
         paragraph(
-            f"The plan of {label} chose {used} of {len(tensors)} tensors. Dense gradients travel in buckets of "
-            f"up to {numbers.nbytes(chosen.bucket_bytes)}."
+            f"The plan of {label} chose {used} of {len(tensors)} tensors. Dense gradients travel in buckets that "
+            f"close at {numbers.nbytes(chosen.bucket_bytes)}."
         )
     ]
     weighed = [tensor for tensor in tensors if tensor.rejected]
