@@ -8,9 +8,10 @@ from omnizen._version import __version__
 
 if TYPE_CHECKING:
     from omnizen.train.ddp_hook import ddp_hook
-    from omnizen.train.run import Run, init
+    from omnizen.train.init import init
+    from omnizen.train.run import Run
 
-_ROOMS = {"Run": "omnizen.train.run", "ddp_hook": "omnizen.train.ddp_hook", "init": "omnizen.train.run"}
+_ROOMS = {"Run": "omnizen.train.run", "ddp_hook": "omnizen.train.ddp_hook", "init": "omnizen.train.init"}
 """Where the names live that load torch; they are imported when first asked for."""
 
 

@@ -95,7 +95,7 @@ def test_rank_0_writes_the_facts_of_all_ranks(tmp_path, monkeypatch, capsys):
     from omnizen.train.run import Run
 
     here = threading.local()
-    monkeypatch.setattr("omnizen.train.run.init", lambda timeout_s: Run(here.comm, here.comm))
+    monkeypatch.setattr("omnizen.train.init.init", lambda timeout_s: Run(here.comm, here.comm))
 
     def body(comm):
         here.comm = comm

@@ -42,7 +42,7 @@ def measure(
 
     from omnizen.measure.job import measure_job
     from omnizen.measure.subject import load_subject
-    from omnizen.train.run import init
+    from omnizen.train.init import init
 
     subject = load_subject(model) if model else None
     run = init(timeout_s=timeout)

@@ -59,11 +59,21 @@ class ShardSampler:
         self._dataset = cast(Sized, loader.dataset)
         self.epoch = self.skip = 0
         assert loader.batch_size is not None
-        samples = len(self._sampler) if isinstance(self._sampler, RandomSampler) else len(self._dataset)
+        self._samples = len(self._dataset)
+        samples = len(self._sampler) if isinstance(self._sampler, RandomSampler) else self._samples
         self.steps = step_sizes(samples, ranks, loader.batch_size, drop_last=loader.drop_last)
 
     def order(self) -> list[int]:
-        """Return the epoch's order of all samples, equal on all ranks."""
+        """Return the epoch's order of all samples, equal on all ranks.
+
+        Raises:
+            UserError: the data set has another length than it had.
+        """
+        if len(self._dataset) != self._samples:
+            raise UserError(
+                f"the data set had {self._samples} samples at run.prepare() and has {len(self._dataset)} now; to "
+                "train on data that changes, give run.prepare() an iterable of each rank's own batches"
+            )
         if not isinstance(self._sampler, RandomSampler):
             return list(range(len(self._dataset)))
         shared = torch.Generator().manual_seed(hash_text(f"order/{self.seed}/{self.epoch}"))

@@ -1,4 +1,4 @@
-"""The user's side: one object that starts a run, prepares a model and keeps its ranks together."""
+"""The user's side: one object that prepares a model and keeps its ranks together."""
 
 from __future__ import annotations
 
@@ -7,20 +7,30 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from omnizen.errors import Disagreement, UserError, nearest
+from omnizen.errors import UserError
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Comm
 from omnizen.strategies.strategy import Strategy
 from omnizen.train.auto import Watch, first_routing, measure_machines
+from omnizen.train.checks import (
+    check_choices,
+    check_model,
+    check_optimizers,
+    compare_settings,
+    describe_loader,
+    loss_number,
+    not_negative,
+)
 from omnizen.train.clip import clip_grad_norm_
 from omnizen.train.control import Turn
+from omnizen.train.everyone import on_everyone
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
 from omnizen.train.record import StepRecord, lab_facts
 from omnizen.train.router import Routing, build, by_plan, by_scheme, from_plan
@@ -32,7 +42,6 @@ if TYPE_CHECKING:
     from omnizen.plan.plan import Plan
 
 Optimizers = TypeVar("Optimizers", bound="Optimizer | Sequence[Optimizer]")
-VALUES = ("float32", "float16", "bfloat16")
 
 
 class Run:
@@ -66,7 +75,8 @@ class Run:
         self._engine: Engine | None = None
         self._record: StepRecord | None = None
         self._model: nn.Module | None = None
-        self._samples = self._last_samples = 0
+        self._samples, self._read = 0, False
+        self._batch_samples: int | None = None
         self._watch: Watch | None = None
         self._values = "float32"
         self._weight_given: float | None = None
@@ -126,16 +136,22 @@ class Run:
         """
         if self._engine is not None:
             raise UserError("a run prepares one model; put several into one nn.ModuleDict")
-        if reduction not in ("mean", "sum"):
-            raise UserError(f"reduction: {nearest(reduction, ('mean', 'sum'))}")
         if isinstance(plan, Strategy):
             plan = plan.reducer
-        if values not in VALUES:
-            raise UserError(f"values: {nearest(values, VALUES)}")
-        self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+
+        def choose() -> tuple[str, Routing]:
+            check_choices(reduction, values)
+            check_model(model, self.size)
+            self.optimizers = check_optimizers(optimizer, model)
+            said, routing = self._route(model, plan, values)
+            shown = (
+                f"values: {values}\nreduction: {reduction}\nseed: {self.seed}\nloader: {describe_loader(loader)}"
+            )
+            return f"plan: {said}\n{shown}", routing
+
+        said, routing = on_everyone(partial(gather_texts, self.control), choose)
         self.started = equalise(model, self.control)
-        said, routing = self._route(model, plan, values)
-        self._compare_settings(f"plan: {said}\nvalues: {values}\nreduction: {reduction}\nseed: {self.seed}")
+        compare_settings(gather_texts(self.control, said))
         machines = measure_machines(self.gradients, self.control) if self._watches(plan) else None
         self._model, self._values = model, values
         self._engine = Engine(
@@ -147,12 +163,14 @@ class Run:
             take_weight=self._take_weight,
             shared_seed=self.seed,
         )
+        for each in self.optimizers:
+            each.register_step_pre_hook(lambda stepping, *_: self.engine.check_step(stepping))
         self.optimizers[0].register_step_post_hook(lambda *_: self._stepped())
         if loader is not None:
             self.loader = loader = self._share(loader)
         self._begin_record(model)
         if machines is not None:
-            self._watch = Watch(model, self._engine, machines, lambda: self._last_samples, self.follow)
+            self._watch = Watch(model, self._engine, machines, lambda: self._batch_samples or 0, self.follow)
         else:
             self._announce_plan()
         return model, optimizer, loader
@@ -163,18 +181,17 @@ class Run:
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Clip the averaged gradients of the model by their common norm; returns the norm before."""
-        return clip_grad_norm_(self.model.parameters(), max_norm)
+        return clip_grad_norm_(self.model.parameters(), not_negative(max_norm, "max_norm", finite=False))
 
     def set_batch_weight(self, weight: float) -> None:
         """Say how much the next synchronised gradient weighs, e.g. its number of tokens; before ``backward``."""
-        if not 0 <= weight < float("inf"):
-            raise UserError(f"a batch weighs 0 or more, got {weight!r}")
-        self._weight_given = float(weight)
+        self._weight_given = not_negative(weight, "the weight of a batch")
 
     def log(self, *, loss: float | Tensor) -> None:
         """Record the loss of the step under way, or of the one that just ended."""
+        number = loss_number(loss)
         if self._record is not None:
-            self._record.loss(float(loss.detach() if isinstance(loss, Tensor) else loss))
+            self._record.loss(number)
 
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint, between two steps; called by all ranks. See ``omnizen.train.checkpoint``."""
@@ -230,17 +247,6 @@ class Run:
             said = self.plan.to_toml()
         return said, routing
 
-    def _compare_settings(self, said: str) -> None:
-        texts = gather_texts(self.control, said)
-        for rank, text in enumerate(texts):
-            lines = zip(texts[0].split("\n"), text.split("\n"), strict=False)
-            first = next(((a, b) for a, b in lines if a != b), None)
-            if first is not None:
-                raise Disagreement(
-                    f"the ranks' settings differ: {first[0]!r} on rank 0, {first[1]!r} on rank {rank}; "
-                    "give every rank the same"
-                )
-
     def _watches(self, plan: object) -> bool:
         return plan == "auto" and self.size > 1
 
@@ -276,16 +282,23 @@ class Run:
 
     def _count(self, samples: int) -> None:
         self._samples += samples
+        self._read = True
         if self._record is not None:
             self._record.samples(samples)
 
     def _take_weight(self) -> float:
+        if self._read:  # else another backward pass over the batch of the one before
+            self._batch_samples = self._samples
         weight = self._weight_given
-        if weight is None:
-            weight = float(self._samples) if self.loader is not None else 1.0
-        self._samples, self._last_samples = 0, self._samples
-        self._weight_given = None
-        return weight
+        if weight is None and self.loader is not None:
+            if self._batch_samples is None and self.size > 1:
+                raise UserError(
+                    "no batch was read from the loader that run.prepare() returned; iterate over that one: it "
+                    "deals the samples out and counts them (or call run.set_batch_weight())"
+                )
+            weight = float(self._batch_samples or 0)
+        self._samples, self._read, self._weight_given = 0, False, None
+        return 1.0 if weight is None else weight
 
     def _stepped(self) -> None:
         number = self.engine.step
@@ -310,67 +323,4 @@ class Run:
         self.engine.observers.append(self._record.round)
 
 
-def init(*, run_dir: str | os.PathLike[str] | None = None, timeout_s: float = 60.0, seed: int = 0) -> Run:
-    """Join the run that torchrun (or any launcher that sets its variables) started, or begin one of a single rank.
-
-    The default process group is initialised if it is not yet; Omnizen's own groups are made beside it: gloo, and
-    nccl for gradients when every rank has a GPU to itself.
-
-    Args:
-        run_dir: where facts, plan and events are written.
-        timeout_s: limit of each wait for another rank.
-        seed: equal on all ranks; order of data and shared random choices. The global generators stay untouched.
-
-    Example:
-        >>> run = init(); run.rank, run.size  # doctest: +SKIP
-        (0, 1)
-    """
-    import torch.distributed as dist
-
-    if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        from omnizen.comm.threads import ThreadWorld
-
-        alone = ThreadWorld(1, timeout_s).comm(0)
-        beside = alone.sub([0], "control")
-        assert beside is not None
-        return Run(alone, beside, seed=seed, run_dir=run_dir)
-    from datetime import timedelta
-
-    from omnizen.comm.meter import Metered
-    from omnizen.comm.paced import Paced, PacedLink
-    from omnizen.comm.torch_pg import from_default
-
-    made = not dist.is_initialized()
-    if made:
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
-    control: Comm = from_default(timeout_s, device="cpu", name="control")
-    gradients: Comm = from_default(timeout_s, device=_gradient_device(control), name="gradients")
-    lab = lab_facts()
-    if lab.get("network", "").startswith("loopback"):
-        link = PacedLink(lab["rate_bytes_per_s"])
-        gradients, control = Paced(gradients, link), Paced(control, link)
-    return Run(
-        Metered(gradients),
-        control,
-        seed=seed,
-        run_dir=run_dir,
-        on_close=dist.destroy_process_group if made else None,
-    )
-
-
-def _gradient_device(control: Comm) -> torch.device:
-    """Return where gradients travel from: each rank's own GPU when all ranks have one, else the CPU.
-
-    Not measured on a GPU.
-    """
-    own = "none"
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        own = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    everyone = gather_texts(control, own)
-    distinct = "none" not in everyone and len(set(everyone)) == len(everyone)
-    return torch.device("cuda", torch.cuda.current_device()) if distinct else torch.device("cpu")
-
-
-__all__ = ["Run", "init"]
+__all__ = ["Run"]

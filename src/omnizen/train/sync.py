@@ -18,12 +18,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.optim import Optimizer
 
 from omnizen.errors import OmnizenError, UserError
 from omnizen.protocols import Comm
 from omnizen.spans import span
 from omnizen.train.buffers import Buffers
 from omnizen.train.control import Agreement, Turn, Word, agree
+from omnizen.train.guard import StepGuard
 from omnizen.train.router import trainable
 from omnizen.train.units import Unit
 from omnizen.train.wire import Job, Wire
@@ -85,6 +87,8 @@ class Engine:
         self._paused = False
         self._lock = threading.RLock()
         self._written: dict[int, Tensor | None] = {}
+        self._kinds = {id(p): (p.dtype, p.device, p.shape) for _, p in self._params}
+        self._guard = StepGuard(model)
         self.route(units)
         self._hooks = [p.register_post_accumulate_grad_hook(self._arrived) for _, p in self._params]
 
@@ -104,6 +108,11 @@ class Engine:
             yield
         finally:
             self._paused = before
+
+    def check_step(self, optimizer: Optimizer) -> None:
+        """Refuse an optimizer step with which the ranks would drift apart."""
+        if not self.alone:
+            self._guard.check(optimizer)
 
     def stepped(self) -> None:
         """Count one optimizer step."""
@@ -133,6 +142,7 @@ class Engine:
 
     def _arrived(self, param: Tensor) -> None:
         if self._paused:
+            self._guard.piled_up = True
             return
         if self.wire.failed is not None:
             raise self.wire.failed
@@ -155,6 +165,14 @@ class Engine:
                 raise UserError(
                     f"{name} was frozen when run.prepare() was called and is trained now; unfreeze parameters "
                     "before run.prepare(), or freeze them again"
+                )
+        for name, param in self._params:
+            if (param.dtype, param.device, param.shape) != self._kinds[id(param)]:
+                dtype, device, shape = self._kinds[id(param)]
+                raise UserError(
+                    f"{name} was {dtype} {list(shape)} on {device} when run.prepare() was called and is now "
+                    f"{param.dtype} {list(param.shape)} on {param.device}; convert or move the model before "
+                    "run.prepare()"
                 )
         self._refuse_second_sum()
         word = Word(Turn.STEP, self.step, self._take_weight(), self.buffers.changed())
@@ -199,6 +217,7 @@ class Engine:
             self._complete(now, now.agreed)
             now.ended_s = time.monotonic()
         self._round = None
+        self._guard.synchronised()
         for observer in list(self.observers):
             observer(now)
 

@@ -1,0 +1,136 @@
+"""What ``run.prepare`` and the functions of a run refuse, each with one sentence that says what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from omnizen.errors import Disagreement, UserError, nearest
+from omnizen.train.loader import can_share
+
+VALUES = ("float32", "float16", "bfloat16")
+REDUCTIONS = ("mean", "sum")
+TRAINED = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.complex128,
+)
+"""Types of parameters whose gradients can be averaged."""
+
+
+def check_choices(reduction: str, values: str) -> None:
+    """Refuse unknown names."""
+    if reduction not in REDUCTIONS:
+        raise UserError(f"reduction: {nearest(reduction, REDUCTIONS)}")
+    if values not in VALUES:
+        raise UserError(f"values: {nearest(values, VALUES)}")
+
+
+def check_model(model: nn.Module, size: int) -> None:
+    """Refuse a model whose ranks could not be kept equal."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model: run.prepare() takes a torch.nn.Module, got {type(model).__name__}")
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise UserError(f"{name} has no shape yet; run one forward pass before run.prepare()")
+        if tensor.is_meta:
+            raise UserError(
+                f"{name} is on the meta device and has no values; materialise the model before run.prepare()"
+            )
+        if tensor.requires_grad and tensor.dtype not in TRAINED:
+            allowed = ", ".join(_short(dtype) for dtype in TRAINED)
+            raise UserError(f"{name} is {_short(tensor.dtype)}; gradients of these types are averaged: {allowed}")
+    for name, module in model.named_modules():
+        if isinstance(module, DistributedDataParallel):
+            raise UserError(
+                f"{name or 'the model'} is a DistributedDataParallel, which averages gradients itself; give "
+                "run.prepare() its .module, or stay on DDP with oz.ddp_hook()"
+            )
+        rows = isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+        if size > 1 and rows and module.weight.requires_grad:
+            raise UserError(
+                f"{name or 'the model'} has max_norm, with which a forward pass rewrites the rows that its own "
+                "rank reads, so that the ranks' weights drift apart; set max_norm=None and limit the rows' norms "
+                "after optimizer.step()"
+            )
+
+
+def check_optimizers(given: Optimizer | Sequence[Optimizer], model: nn.Module) -> list[Optimizer]:
+    """Return the optimizers as a list; each parameter of theirs must be one of the model's."""
+    several: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
+    if not several or not all(isinstance(each, Optimizer) for each in several):
+        kinds = ", ".join(type(each).__name__ for each in several) or "an empty list"
+        raise UserError(f"optimizer: run.prepare() takes a torch optimizer, or a list of them, got {kinds}")
+    known = {id(p) for p in model.parameters()}
+    for optimizer in several:
+        for param in (p for group in optimizer.param_groups for p in group["params"]):
+            if id(param) not in known:
+                raise UserError(
+                    f"{type(optimizer).__name__} holds a parameter of shape {list(param.shape)} that is not in the "
+                    "model: it would differ from rank to rank; make the optimizer from the parameters of the model "
+                    "that run.prepare() gets"
+                )
+    return list(several)
+
+
+def describe_loader(loader: Any) -> str:
+    """Return what ranks must agree on about their loaders."""
+    if loader is None:
+        return "none"
+    if not can_share(loader):
+        return "left as it is"
+    kind = type(loader.sampler).__name__.removesuffix("Sampler").lower()
+    return (
+        f"{len(loader.dataset)} samples to deal out, {len(loader.sampler)} an epoch, {kind}, batch_size "
+        f"{loader.batch_size}, drop_last {loader.drop_last}"
+    )
+
+
+def compare_settings(texts: Sequence[str]) -> None:
+    """Check that all ranks said the same.
+
+    Raises:
+        Disagreement: naming the first line that differs and who said what.
+    """
+    for rank, text in enumerate(texts):
+        lines = zip(texts[0].split("\n"), text.split("\n"), strict=False)
+        first = next(((a, b) for a, b in lines if a != b), None)
+        if first is not None:
+            raise Disagreement(
+                f"the ranks' settings differ: {first[0]!r} on rank 0, {first[1]!r} on rank {rank}; "
+                "give every rank the same"
+            )
+
+
+def not_negative(value: Any, what: str, *, finite: bool = True) -> float:
+    """Return a number of 0 or more; raises ``UserError`` for anything else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not 0 <= number < math.inf and (finite or number != math.inf):
+        raise UserError(f"{what} is a number of 0 or more, got {value!r}")
+    return number
+
+
+def loss_number(loss: float | Tensor) -> float:
+    """Return a loss as a number; raises ``UserError`` when it is not one."""
+    try:
+        return float(loss.detach() if isinstance(loss, Tensor) else loss)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise UserError(f"loss: run.log() takes one number, got {shape}") from error
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,261 @@
+"""What a run refuses: one sentence that says what to do, on all ranks, and never other numbers without a word."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from omnizen.errors import Disagreement, OmnizenError, UserError
+from omnizen.train.init import init
+from omnizen.train.run import Run
+from tests.train.helpers import alone, assert_close, make_run, on_ranks, run_ranks, sgd, weights
+
+MODEL = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)).double()
+X = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def on_all_ranks(work, match: str, error: type[OmnizenError] = UserError, size: int = 2) -> list[str]:
+    """Run ``work(run)`` on all ranks, each of which must raise."""
+
+    def body(comm) -> str:
+        with pytest.raises(error, match=match) as found:
+            work(make_run(comm))
+        return str(found.value)
+
+    return run_ranks(size, body)
+
+
+def prepared(run: Run, **options):
+    model = copy.deepcopy(MODEL)
+    return model, run.prepare(model, sgd(model), plan="dense", **options)[1]
+
+
+def loss(model, x=X):
+    return model(x).square().mean()
+
+
+class HasDdp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = DistributedDataParallel.__new__(DistributedDataParallel)
+        nn.Module.__init__(self.inner)
+        self.inner.module = nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (nn.LazyLinear(3), "weight has no shape yet; run one forward pass"),
+        (nn.Linear(2, 2, device="meta"), "weight is on the meta device"),
+        (nn.Linear(2, 2).to(torch.float8_e5m2), "weight is float8_e5m2; gradients of these types"),
+        (nn.ModuleDict({"t": nn.Embedding(3, 2, max_norm=1.0)}), "t has max_norm, with which"),
+        (HasDdp(), "inner is a DistributedDataParallel"),
+        ([nn.Linear(2, 2)], "takes a torch.nn.Module, got list"),
+    ],
+)
+def test_models(model, said: str) -> None:
+    optimizer = sgd(MODEL)
+    on_all_ranks(lambda run: run.prepare(model, optimizer, plan="dense"), said)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ([], "got an empty list"),
+        (None, "got NoneType"),
+        ([sgd(MODEL), "adam"], "got SGD, str"),
+        (torch.optim.lr_scheduler.ConstantLR(sgd(MODEL)), "got ConstantLR"),
+        (sgd(nn.Linear(3, 2)), r"SGD holds a parameter of shape \[2, 3\] that is not in the model"),
+    ],
+)
+def test_optimizers(optimizer, said: str) -> None:
+    on_all_ranks(lambda run: run.prepare(MODEL, optimizer, plan="dense"), said)
+
+
+@pytest.mark.parametrize("options", [{"plan": "zen-co"}, {"plan": "none.toml"}, {"values": 8}, {"reduction": None}])
+def test_a_wrong_choice_on_one_rank_is_heard_by_all(options) -> None:
+    def work(run: Run) -> None:
+        model = copy.deepcopy(MODEL)
+        run.prepare(model, sgd(model), **({"plan": "dense"} | (options if run.rank else {})))
+
+    first, second = on_all_ranks(work, "got|there is no file")
+    assert first == f"rank 1 cannot go on, so no rank does: UserError: {second}"
+
+
+def rows(count: int, **options) -> DataLoader:
+    return DataLoader(TensorDataset(X[:count]), **options)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (rows(4, batch_size=2), None, "4 samples.* on rank 0, 'loader: none' on rank 1"),
+        (rows(4, batch_size=2), [X], "'loader: left as it is' on rank 1"),
+        (rows(4, batch_size=2), rows(5, batch_size=2), "4 samples.*5 samples"),
+        (rows(4, batch_size=2), rows(4, batch_size=1), "batch_size 2.*batch_size 1"),
+        (rows(4, batch_size=2), rows(4, batch_size=2, shuffle=True), "sequential.*random"),
+    ],
+)
+def test_loaders_that_differ(first, second, said: str) -> None:
+    on_all_ranks(lambda run: prepared(run, loader=second if run.rank else first), said, Disagreement)
+
+
+def test_too_few_samples() -> None:
+    on_all_ranks(lambda run: prepared(run, loader=rows(1)), "1 samples cannot be shared by 2 ranks")
+
+
+def test_a_loader_that_is_left_aside() -> None:
+    def work(run: Run) -> None:
+        loader = rows(4, batch_size=2)
+        model, _ = prepared(run, loader=loader)
+        for (x,) in loader:
+            loss(model, x).backward()
+
+    on_all_ranks(work, "iterate over that one")
+
+
+def test_a_data_set_that_changes() -> None:
+    def work(run: Run) -> None:
+        data = list(X)
+        model = copy.deepcopy(MODEL)
+        _, _, loader = run.prepare(model, sgd(model), DataLoader(data, batch_size=2), plan="dense")
+        list(loader)
+        data.append(X[0])
+        list(loader)
+
+    on_all_ranks(work, "had 6 samples .* and has 7 now")
+
+
+def test_steps_with_gradients_of_no_sync_only() -> None:
+    def work(run: Run) -> None:
+        model, optimizer = prepared(run)
+        with run.no_sync():
+            loss(model).backward()
+        optimizer.step()
+
+    on_all_ranks(work, r"leave the last backward of a step outside run.no_sync\(\)")
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_steps_with_gradients_that_backward_did_not_make(before: int) -> None:
+    def work(run: Run) -> None:
+        model, optimizer = prepared(run)
+        for _ in range(before):
+            optimizer.zero_grad()
+            loss(model).backward()
+            optimizer.step()
+        for p, grad in zip(model.parameters(), torch.autograd.grad(loss(model), model.parameters()), strict=True):
+            p.grad = grad
+        optimizer.step()
+
+    on_all_ranks(work, r"0.weight.grad is this rank's own.*use loss.backward\(\)")
+
+
+def test_steps_with_parameters_that_came_later() -> None:
+    def work(run: Run) -> None:
+        model, optimizer = prepared(run)
+        head = nn.Linear(1, 1).double()
+        optimizer.add_param_group({"params": head.parameters()})
+        head(model(X)).mean().backward()
+        optimizer.step()
+
+    on_all_ranks(work, r"parameter of shape \[1, 1\] that was not in the model")
+
+
+def test_what_users_do_between_backward_and_step_is_not_refused() -> None:
+    """Several optimizers, replaced gradients, two steps with the same gradients, a pass over stale zeros."""
+
+    def body(run: Run):
+        model = copy.deepcopy(MODEL)
+        optimizers = [torch.optim.SGD(part.parameters(), 0.1) for part in model]
+        run.prepare(model, optimizers, plan="dense")
+        for _ in range(2):
+            loss(model).backward()
+            for p in model.parameters():
+                p.grad = p.grad.clamp(-1, 1)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+        loss(model).backward()
+        for _ in range(2):
+            optimizers[1].step()
+        return weights(model)
+
+    (model,) = (copy.deepcopy(MODEL) for _ in range(1))
+    result, other = on_ranks(2, body)
+    assert_close(result, other)
+    assert not torch.equal(result["0.weight"], weights(model)["0.weight"])
+
+
+@pytest.mark.parametrize("change", [torch.float32, torch.bfloat16])
+def test_a_model_that_is_converted_later(change) -> None:
+    def work(run: Run) -> None:
+        model, _ = prepared(run)
+        model.to(change)
+        loss(model, X.to(change)).backward()
+
+    on_all_ranks(work, rf"was torch.float64 .* is now {change}")
+
+
+@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), "much", None, torch.ones(2), [1]])
+def test_weights_that_are_no_weight(weight) -> None:
+    run = make_run(run_ranks(1, lambda comm: comm)[0])
+    with pytest.raises(UserError, match="the weight of a batch is a number of 0 or more"):
+        run.set_batch_weight(weight)
+
+
+@pytest.mark.parametrize("norm", [-1.0, float("nan"), None, "a"])
+def test_norms_that_are_no_norm(norm) -> None:
+    def body(run: Run) -> None:
+        prepared(run)
+        with pytest.raises(UserError, match="max_norm is a number of 0 or more"):
+            run.clip_grad_norm_(norm)
+
+    on_ranks(1, body)
+
+
+def test_losses_that_are_no_number() -> None:
+    run = make_run(run_ranks(1, lambda comm: comm)[0])
+    for loss, said in ((torch.ones(2), r"shape \[2\]"), ("low", "'low'"), (None, "None")):
+        with pytest.raises(UserError, match=said):
+            run.log(loss=loss)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"timeout_s": "60"}, "timeout_s"),
+        ({"timeout_s": float("nan")}, "timeout_s"),
+        ({"seed": 1.5}, "seed"),
+        ({"seed": None}, "seed"),
+        ({"run_dir": __file__}, "run_dir.*cannot be made"),
+        ({"run_dir": 3}, "run_dir.*cannot be made"),
+    ],
+)
+def test_settings_of_a_run(options, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        init(**options)
+
+
+def test_a_second_backward_over_a_batch_weighs_like_the_first() -> None:
+    """Two optimizers and two losses on batches of 5 and 1: the second backward once counted both ranks alike."""
+    shares = [X[:5], X[5:]]
+
+    def body(run: Run):
+        model = copy.deepcopy(MODEL)
+        _, optimizer, loader = run.prepare(model, sgd(model), [shares[run.rank]], plan="dense")
+        for x in loader:
+            loss(model, x).backward()
+            model(x).sin().mean().backward()
+            optimizer.step()
+        return weights(model)
+
+    expected = alone(MODEL, [X], lambda m, x: loss(m, x) + m(x).sin().mean())
+    for result in on_ranks(2, body):
+        assert_close(result, expected)
