@@ -35,7 +35,7 @@ def state_on(comm, scheme: str = "zen-coo") -> HookState:
 
 
 @pytest.mark.parametrize("scheme", ["dense", "zen-coo", "zen-bitmap"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
 def test_buckets_come_back_in_their_own_form(scheme: str, dtype: torch.dtype) -> None:
     def body(comm):
         state = state_on(comm, scheme)
@@ -61,9 +61,13 @@ def test_an_error_reaches_the_future() -> None:
     def body(comm):
         if comm.rank:
             return
-        future = hook(state_on(comm), Bucket())
+        state = state_on(comm)
+        futures = [hook(state, Bucket()) for _ in range(3)]  # those behind the one that failed must end as well
+        for future in futures:
+            with pytest.raises(PeerLost):
+                future.wait()
         with pytest.raises(PeerLost):
-            future.wait()
+            hook(state, Bucket())
 
     run_ranks(2, body)
 
@@ -71,3 +75,9 @@ def test_an_error_reaches_the_future() -> None:
 def test_an_unknown_scheme_names_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'zen-coo'"):
         oz.ddp_hook("zen-co")
+
+
+@pytest.mark.parametrize(("options", "said"), [({"process_group": 7}, "got 7"), ({"timeout_s": -1}, "got -1")])
+def test_what_is_no_group_or_no_time_is_refused(options, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        oz.ddp_hook(**options)

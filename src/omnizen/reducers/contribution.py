@@ -31,11 +31,7 @@ def from_sparse_tensor(grad: Tensor) -> Sparse:
         )
     whole = grad.detach().coalesce()
     rows = whole.indices()[0]
-    return Sparse(rows, whole.values().reshape(rows.numel(), -1 if rows.numel() else _width(grad)), grad.shape[0])
-
-
-def _width(grad: Tensor) -> int:
-    return grad.shape[1] if grad.dim() == 2 else 1
+    return Sparse(rows, whole.values().reshape(rows.numel(), grad.shape[1:].numel()), grad.shape[0])
 
 
 def to_sparse_tensor(rows: Sparse, shape: torch.Size | None = None) -> Tensor:
@@ -53,7 +49,7 @@ def from_dense_rows(grad: Tensor) -> Sparse:
         [1]
     """
     matrix = grad.detach()
-    matrix = matrix.reshape(matrix.shape[0], -1 if matrix.numel() else max(1, matrix.shape[-1]))
+    matrix = matrix.reshape(matrix.shape[0], matrix.shape[1:].numel())
     kept = nonzero_rows(matrix)
     return Sparse(kept, matrix[kept], matrix.shape[0])
 

@@ -23,7 +23,7 @@ from omnizen.plan.share import share_plan
 from omnizen.plan.trial import refine
 from omnizen.protocols import Comm
 from omnizen.train.router import Routing, tables, trainable
-from omnizen.train.rows import no_rows, row_shape, rows_of, sum_dtype
+from omnizen.train.rows import no_rows, real, row_shape, rows_of, sum_dtype
 from omnizen.train.sync import Engine, Round
 from omnizen.train.units import Unit
 from omnizen.types import Contribution
@@ -80,7 +80,11 @@ class Watch:
         known = {table.name for table in tables(self.model)}
         params = trainable(self.model)
         self._names = {id(p): name for name, p in params}
-        self._watched = {name for name, p in params if name in known or (p.dim() > 1 and p.shape[0] >= ROWS_FROM)}
+        self._watched = {
+            name
+            for name, p in params
+            if not p.is_complex() and (name in known or (p.dim() > 1 and p.shape[0] >= ROWS_FROM))
+        }
         self.probe = PatternProbe(self.engine.control)
         self.engine.probe = self.look
         self.engine.observers.append(self.round)
@@ -146,7 +150,8 @@ class Watch:
     def _gradients(self) -> list[GradientFacts]:
         seen = {facts.name: facts for facts in self.probe.finish()}
         return [
-            seen.get(name) or GradientFacts(name=name, kind="dense", shape=tuple(p.shape), dtype=_dtype(p))
+            seen.get(name)
+            or GradientFacts(name=name, kind="dense", shape=tuple(real(p.detach()).shape), dtype=_dtype(p))
             for name, p in trainable(self.model)
         ]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from omnizen.protocols import Comm
+from omnizen.train.rows import real
 from omnizen.types import Layout
 
 
@@ -15,48 +18,57 @@ class Buffers:
 
     BatchNorm's running means and variances are averaged, weighted like the gradients (which makes the running mean
     that of the union batch); every other buffer is taken from rank 0, as DistributedDataParallel does.
-    float64 holds the counts exactly.
+    float64 holds the counts exactly. A forward may write into a buffer or put a new tensor in its place; one whose
+    new tensor has another shape than at the start (a cache that grows) is each rank's own from then on.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        averaged = {
-            id(buffer)
-            for module in model.modules()
-            if isinstance(module, _BatchNorm)
-            for buffer in module.buffers(recurse=False)
-            if buffer.is_floating_point()
-        }
-        named = [(name, b) for name, b in model.named_buffers() if not b.is_complex()]
-        named.sort(key=lambda pair: id(pair[1]) not in averaged)  # the averaged ones first; sort keeps the order
-        self.buffers: list[Tensor] = [buffer for _, buffer in named]
-        self.layout = Layout.of([(name, b.shape) for name, b in named])
-        self._averaged = sum(b.numel() for b in self.buffers if id(b) in averaged)
+        places: dict[int, tuple[bool, str, nn.Module, str]] = {}  # a shared buffer once, under its first name
+        for prefix, module in model.named_modules():
+            for key, buffer in module.named_buffers(recurse=False):
+                averaged = isinstance(module, _BatchNorm) and buffer.is_floating_point()
+                places.setdefault(id(buffer), (not averaged, f"{prefix}.{key}", module, key))
+        ordered = sorted(places.values(), key=lambda place: place[0])  # the averaged ones first
+        self._places = [(module, key) for _, _, module, key in ordered]
+        self.layout = Layout.of([(name, real(module.get_buffer(key)).shape) for _, name, module, key in ordered])
+        self._averaged = sum(not place[0] for place in ordered)
         self._seen = self._versions()
         self._late: Tensor | None = None
 
-    def _versions(self) -> list[int]:
-        return [b._version for b in self.buffers]
+    def _now(self) -> list[Tensor | None]:
+        """Return each buffer as it is now, None where it has another shape or is gone."""
+        found: list[Tensor | None] = []
+        for (module, key), slot in zip(self._places, self.layout.slots, strict=True):
+            buffer = module._buffers.get(key)
+            found.append(buffer if buffer is not None and real(buffer).shape == slot.shape else None)
+        return found
+
+    def _versions(self) -> list[tuple[weakref.ref[Tensor] | None, int]]:
+        return [(None, 0) if b is None else (weakref.ref(b), b._version) for b in self._now()]
 
     def changed(self) -> bool:
-        """Return whether any buffer was written to since the last exchange."""
-        return self._versions() != self._seen
+        """Return whether any buffer was written to or replaced since the last exchange."""
+        pairs = zip(self._versions(), self._seen, strict=True)  # a tensor has one plain reference, always the same
+        return any(ref is not seen or version != at for (ref, version), (seen, at) in pairs)
 
     def reduce(self, comm: Comm, share: float) -> None:
         """Exchange (in the wire thread); only called when some rank's buffers changed."""
-        flat = torch.cat([b.detach().reshape(-1).to(comm.device, torch.float64) for b in self.buffers])
-        mean, first = flat[: self._averaged], flat[self._averaged :]
-        if share == 0.0:
-            mean.zero_()
-        mean.mul_(share / comm.size)
-        if comm.rank:
-            first.zero_()
+        flat = torch.zeros(self.layout.numel + len(self._places), dtype=torch.float64, device=comm.device)
+        for i, (buffer, slot) in enumerate(zip(self._now(), self.layout.slots, strict=True)):
+            weight = share / comm.size if i < self._averaged else float(comm.rank == 0)
+            if buffer is not None and weight:
+                self.layout.view(flat, slot).copy_(real(buffer.detach())).mul_(weight)
+                flat[self.layout.numel + i] = 1.0
         self._late = comm.all_reduce(flat).wait()
 
     def finish(self) -> None:
         """Write what came (in the user's thread, after backward)."""
         if self._late is not None:
-            for buffer, slot in zip(self.buffers, self.layout.slots, strict=True):
-                value = self.layout.view(self._late, slot)
-                buffer.copy_(value if buffer.is_floating_point() else value.round())
+            held = self._late[self.layout.numel :].tolist()
+            for buffer, slot, ranks in zip(self._now(), self.layout.slots, held, strict=True):
+                if buffer is not None and ranks:
+                    value = self.layout.view(self._late, slot)
+                    whole = buffer.is_floating_point() or buffer.is_complex()
+                    real(buffer).copy_(value if whole else value.round())
             self._late = None
         self._seen = self._versions()

@@ -123,6 +123,12 @@ def not_negative(value: Any, what: str, *, finite: bool = True) -> float:
     return number
 
 
+def check_seconds(timeout_s: float) -> None:
+    """Refuse what is no time limit."""
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
+        raise UserError(f"timeout_s: a number of seconds above 0, got {timeout_s!r}")
+
+
 def loss_number(loss: float | Tensor) -> float:
     """Return a loss as a number; raises ``UserError`` when it is not one."""
     try:

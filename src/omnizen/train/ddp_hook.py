@@ -13,13 +13,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from omnizen.comm.torch_pg import TorchComm, from_default
+from omnizen.errors import UserError
 from omnizen.protocols import Comm, Reducer
 from omnizen.spans import span
+from omnizen.train.checks import check_seconds
 from omnizen.train.router import make_reducer
-from omnizen.train.rows import rows_of, sparse_grad, sum_dtype
+from omnizen.train.rows import like_param, real, rows_of, sparse_grad, sum_dtype
 from omnizen.train.units import dense_value, sparse_value
-from omnizen.train.wire import Wire
-from omnizen.types import Dense, Sparse, State, Step
+from omnizen.train.wire import Job, Wire
+from omnizen.types import Dense, State, Step
 
 SHORT = {"zen": "zen-coo"}
 
@@ -58,11 +60,14 @@ def ddp_hook(
         values: dtype of sparse values on the wire; sums are always float32.
 
     Raises:
-        UserError: an unknown scheme; names the nearest one.
+        UserError: an unknown scheme (names the nearest one), a group that is none, a time limit of 0 or less.
 
     Example:
         >>> ddp.register_comm_hook(*oz.ddp_hook("zen"))  # doctest: +SKIP
     """
+    check_seconds(timeout_s)
+    if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+        raise UserError(f"process_group: a torch.distributed group, or None for all ranks; got {process_group!r}")
     rows, dense = make_reducer(SHORT.get(scheme, scheme), values), make_reducer("dense", values)
     comm = own_group(process_group, timeout_s)
     return HookState(comm, rows, dense, Wire(f"omnizen-ddp-{comm.rank}")), hook
@@ -81,34 +86,45 @@ def own_group(process_group: Any, timeout_s: float) -> Comm:
 
 
 def hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Hand one bucket to the wire thread; the future holds its average."""
+    """Hand one bucket to the wire thread; the future holds its average.
+
+    Raises:
+        OmnizenError: an earlier bucket failed (the same error again), or the state was closed.
+    """
+    if state.wire.failed is not None:
+        raise state.wire.failed
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     step = Step(state.calls)
     if bucket.is_last():
         state.calls += 1
-    state.wire.submit(partial(_fulfil, state, bucket.buffer(), step, future))
+    grad = bucket.buffer()
+
+    def average() -> Tensor:
+        state.comm.step = step.n
+        with torch.no_grad():
+            return reduce(state, grad, step)
+
+    state.wire.submit(average, partial(_fulfil, future))
     return future
 
 
-def _fulfil(state: HookState, grad: Tensor, step: Step, future: torch.futures.Future[Tensor]) -> None:
+def _fulfil(future: torch.futures.Future[Tensor], job: Job[Tensor]) -> None:
+    """Hand a job's end on; one that was never begun, because an earlier one failed, ends too."""
     try:
-        state.comm.step = step.n
-        with torch.no_grad():
-            future.set_result(reduce(state, grad, step))
+        future.set_result(job.wait())
     except Exception as error:
         future.set_exception(error)  # type: ignore[arg-type]  # the stub names the value type
-        raise
 
 
 def reduce(state: HookState, grad: Tensor, step: Step) -> Tensor:
     """Average one bucket over ranks, in its own layout and dtype."""
-    if grad.is_sparse and Sparse in state.rows.takes and state.rows.name != "dense":
+    if grad.is_sparse and not grad.is_complex() and state.rows.name != "dense":
         with span("select", "ddp bucket"):
             rows = rows_of(grad)
         done = state.rows.start(rows, State(), state.comm, step).wait()
         return sparse_grad(sparse_value(done, grad), grad)
     whole = grad.to_dense() if grad.is_sparse else grad
-    flat = whole.reshape(-1).to(sum_dtype(grad.dtype))
+    flat = real(whole).reshape(-1).to(sum_dtype(grad.dtype))
     done = state.dense.start(Dense(flat), State(), state.comm, step).wait()
-    mean = dense_value(done).to(grad.device).view(whole.shape)
-    return sparse_grad(rows_of(mean), grad) if grad.is_sparse else mean.to(grad.dtype)
+    mean = like_param(dense_value(done).to(grad.device).view(real(whole).shape), whole)
+    return sparse_grad(rows_of(mean), grad) if grad.is_sparse else mean

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 from omnizen.errors import UserError
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Comm
+from omnizen.train.checks import check_seconds
 from omnizen.train.record import lab_facts
 from omnizen.train.run import Run
 
@@ -83,8 +83,7 @@ def _gradient_device(control: Comm) -> torch.device:
 
 
 def _check(run_dir: str | os.PathLike[str] | None, timeout_s: float, seed: int) -> None:
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
-        raise UserError(f"timeout_s: a number of seconds above 0, got {timeout_s!r}")
+    check_seconds(timeout_s)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise UserError(f"seed: a whole number, got {seed!r}")
     if run_dir is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
 import torch
@@ -205,10 +206,14 @@ def batch_samples(batch: Any) -> int:
 
 
 def first_tensor(batch: Any) -> Tensor | None:
-    """Return the first tensor inside nested lists, tuples and dicts."""
+    """Return the first tensor inside nested lists, tuples, mappings and dataclasses."""
     if isinstance(batch, Tensor):
         return batch
-    inside = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
+    inside: Iterable[Any] = batch if isinstance(batch, list | tuple) else ()
+    if isinstance(batch, Mapping):
+        inside = batch.values()
+    elif is_dataclass(batch):
+        inside = [getattr(batch, each.name) for each in fields(batch)]
     return next((t for t in map(first_tensor, inside) if t is not None), None)
 
 

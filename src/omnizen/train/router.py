@@ -86,8 +86,8 @@ def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer
 
     Parameters of one dtype and device share flat buckets, closed when they hold ``bucket_bytes`` or more: small
     tensors travel with the large one that follows instead of delaying it by a message of their own. Each parameter
-    with a row scheme is a unit of its own. Embeddings come last: they sit at the input, so backward reaches them
-    last, and a tied one is complete only then; nothing that is ready waits for them.
+    with a row scheme is a unit of its own (complex ones have none). Embeddings come last: they sit at the
+    input, so backward reaches them last, and a tied one is complete only then; nothing ready waits for them.
     """
     known = {table.name: table.sparse for table in tables(model)}
     units: list[Unit] = []
@@ -100,7 +100,7 @@ def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer
             (late if is_table else units).append(DenseBucket(named, make("dense", routing.values)))
 
     for name, param in reversed(trainable(model)):
-        scheme = routing.schemes.get(name, "dense")
+        scheme = "dense" if param.is_complex() else routing.schemes.get(name, "dense")
         reducer = None if scheme == "dense" else make(scheme, routing.values)
         if reducer is not None and Sparse in reducer.takes:
             table = RowTable(name, param, reducer, sparse=known.get(name, False))

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from omnizen.protocols import Comm, Reducer
 from omnizen.spans import span
-from omnizen.train.rows import no_rows, rows_of, sparse_grad, sum_dtype
+from omnizen.train.rows import like_param, no_rows, real, rows_of, sparse_grad, sum_dtype
 from omnizen.types import Dense, Layout, Reduced, Sparse, State, Step
 
 
@@ -40,18 +40,23 @@ def scale(values: Tensor, factor: float) -> None:
         values.mul_(factor)
 
 
+SPARSE_FLAG = 2.0**-12
+"""Flag of a sparse gradient, that of a dense one being 1: small enough for 4000 ranks' not to make up one."""
+
+
 class DenseBucket:
     """Dense gradients in one flat buffer, laid out once and for all.
 
-    One flag a parameter follows the gradients: the number of ranks that have one. A parameter without a gradient
-    here gets the average when another rank has one, and keeps None when none has, as in one process. Where the
-    reducer may leave elements out, the flags go in a message of their own.
+    One flag a parameter follows the gradients: whether ranks have one, and of which kind. A parameter without a
+    gradient here gets the average when another rank has one, sparse if all others' are, and keeps None when none
+    has, as in one process. Where the reducer may leave elements out, the flags go in a message of their own.
+    Complex gradients travel as pairs of real numbers.
     """
 
     def __init__(self, named: Sequence[tuple[str, Parameter]], reducer: Reducer) -> None:
         self.params = [p for _, p in named]
         self.name, self.reducer = named[0][0], reducer
-        self.layout = Layout.of([(name, p.shape) for name, p in named])
+        self.layout = Layout.of([(name, real(p.detach()).shape) for name, p in named])
         like = self.params[0]
         size = self.layout.numel + (len(named) if reducer.exact else 0)
         self._flat = torch.zeros(size, dtype=sum_dtype(like.dtype), device=like.device)
@@ -68,28 +73,30 @@ class DenseBucket:
                 if grad is None:
                     view.zero_()
                 else:
-                    view.copy_(grad.to_dense() if grad.is_sparse else grad)
+                    view.copy_(real(grad.to_dense() if grad.is_sparse else grad))
             scale(self._flat[:numel], factor)
-            flags = torch.tensor([float(g is not None) for g in grads])
+            flags = torch.tensor([0.0 if g is None else SPARSE_FLAG if g.is_sparse else 1.0 for g in grads])
             if self.reducer.exact:
                 self._flat[numel:] = flags.to(self._flat)
         done = self.reducer.start(Dense(self._flat), self.state, comm, step.named(self.name)).wait()
         self.state = done.state
         flat = dense_value(done).to(self._flat.device)
         counts = flat[numel:] if self.reducer.exact else comm.all_reduce(flags.to(comm.device)).wait()
-        used = (counts > 0).tolist()
+        used = counts.tolist()
         with span("decode", self.name):
-            for slot, param, grad, any_rank in zip(self.layout.slots, self.params, grads, used, strict=True):
+            for slot, param, grad, flag in zip(self.layout.slots, self.params, grads, used, strict=True):
                 view = self.layout.view(flat, slot)
                 if grad is not None and not grad.is_sparse:
-                    grad.copy_(view)
-                elif any_rank:
-                    self._late.append((param, view, grad is not None))
+                    grad.copy_(like_param(view, grad) if grad.is_complex() else view)
+                elif flag > 0:
+                    all_sparse = flag < 1.0 / comm.size  # not one rank has a dense one
+                    self._late.append((param, view, all_sparse if grad is None else True))
 
     def finish(self) -> None:
         """Give parameters that had no dense gradient here their average."""
-        for param, view, was_sparse in self._late:
-            param.grad = sparse_grad(rows_of(view), param) if was_sparse else view.to(param.dtype, copy=True)
+        for param, view, sparse in self._late:
+            value = like_param(view, param)
+            param.grad = sparse_grad(rows_of(value), param) if sparse else value
         self._late.clear()
 
 
@@ -128,7 +135,8 @@ class RowTable:
             else:
                 if factor == 0.0 or not self.reducer.exact:
                     grad.zero_()  # else every row that is not zero here is in the union and gets overwritten
-                grad.index_copy_(0, value.indices, value.values.to(grad.dtype).reshape(-1, *grad.shape[1:]))
+                values = value.values.to(grad.dtype).reshape(len(value.indices), *grad.shape[1:])
+                grad.index_copy_(0, value.indices, values)
 
     def finish(self) -> None:
         """Give the parameter its new gradient where it was sparse or missing."""

@@ -17,8 +17,8 @@ LOOK_S = 1.0
 class Job(Generic[T]):
     """A result that the wire thread will make."""
 
-    def __init__(self, work: Callable[[], T], wire: Wire) -> None:
-        self._work, self._wire = work, wire
+    def __init__(self, work: Callable[[], T], wire: Wire, ended: Callable[[Job[T]], None] | None) -> None:
+        self._work, self._wire, self._ended = work, wire, ended
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._value: T
@@ -32,6 +32,8 @@ class Job(Generic[T]):
         except BaseException as error:
             self._error = error
         self._done.set()
+        if self._ended is not None:
+            self._ended(self)
         return self._error
 
     def wait(self) -> T:
@@ -59,15 +61,18 @@ class Wire:
         """Whether jobs are still being done."""
         return self._thread.is_alive()
 
-    def submit(self, work: Callable[[], T]) -> Job[T]:
+    def submit(self, work: Callable[[], T], ended: Callable[[Job[T]], None] | None = None) -> Job[T]:
         """Queue a piece of work.
+
+        Args:
+            ended: told in the wire thread when the work is done, has failed, or was left out.
 
         Raises:
             OmnizenError: the run was closed.
         """
         if self._closed:
             raise OmnizenError("the run was closed; nothing can be communicated any more")
-        job = Job(work, self)
+        job = Job(work, self, ended)
         self._jobs.put(job)
         return job
 
