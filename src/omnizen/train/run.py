@@ -212,11 +212,16 @@ class Run:
             UnevenInputs: another rank goes on with steps.
             PeerLost: another rank has ended without closing.
         """
+        engine = self._engine
+        self._end(announce=engine is not None and engine.wire.failed is None and not engine.broken_off)
+
+    def _end(self, *, announce: bool) -> None:
+        """Let go of everything; those who wait for this rank are told that it is gone."""
         if self._closed:
             return
         self._closed = True
         try:
-            if self._engine is not None and self._engine.wire.failed is None:
+            if announce and self._engine is not None:
                 self._engine.announce(Turn.CLOSED)
         finally:
             if self._engine is not None:
@@ -229,11 +234,14 @@ class Run:
                 self._on_close()
 
     def __enter__(self) -> Run:
+        """Close the run at the end of a ``with``; after an error without waiting for the others to end too."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
+        elif issubclass(kind, Exception):  # an interrupt must not wait for what is under way
+            self._end(announce=False)
 
     def _route(self, model: nn.Module, plan: str | Path | Plan, values: str) -> tuple[str, Routing]:
         if self._watches(plan):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,11 @@ from omnizen.train.wire import Job, Wire
 from omnizen.types import Step
 
 Reduction = Literal["mean", "sum"]
+BROKE_OFF = (
+    "a backward pass began before the one before it had ended: either that one stopped with an error (the ranks "
+    "are out of step now, restart from a checkpoint), or it is nested; use torch.utils.checkpoint with "
+    "use_reentrant=False"
+)
 
 
 @dataclass(slots=True)
@@ -86,11 +92,13 @@ class Engine:
         self._round: Round | None = None
         self._paused = False
         self._lock = threading.RLock()
-        self._written: dict[int, Tensor | None] = {}
+        self._summed: dict[int, weakref.ref[Tensor]] = {}
         self._kinds = {id(p): (p.dtype, p.device, p.shape) for _, p in self._params}
         self._guard = StepGuard(model)
         self.route(units)
         self._hooks = [p.register_post_accumulate_grad_hook(self._arrived) for _, p in self._params]
+        if reduction == "sum" and not self.alone:  # before anything is added to the sums
+            self._hooks += [p.register_hook(self._refuse_second_sum) for _, p in self._params]
 
     def route(self, units: Sequence[Unit]) -> None:
         """Take these units from the next backward on; a unit of the same name and method keeps its memory."""
@@ -111,13 +119,22 @@ class Engine:
 
     def check_step(self, optimizer: Optimizer) -> None:
         """Refuse an optimizer step with which the ranks would drift apart."""
+        if self.broken_off:
+            raise OmnizenError(
+                "the last backward pass stopped with an error, so its gradients are this rank's own and the ranks "
+                "are out of step; restart from a checkpoint"
+            )
         if not self.alone:
             self._guard.check(optimizer)
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether a backward pass stopped with an error (asked between backward passes)."""
+        return self._round is not None
 
     def stepped(self) -> None:
         """Count one optimizer step."""
         self.step += 1
-        self._written.clear()
 
     def announce(self, turn: Turn) -> None:
         """Tell the other ranks that this one has no more steps, and hear that they have none either.
@@ -149,11 +166,7 @@ class Engine:
         with self._lock:
             now = self._open() if self._round is None else self._round
             if now.graph != torch._C._current_graph_task_id():
-                raise OmnizenError(
-                    "a backward pass began before the one before it had ended: either it stopped with an error "
-                    "(the ranks are out of step now, restart from a checkpoint), or it is nested; use "
-                    "torch.utils.checkpoint with use_reentrant=False"
-                )
+                raise OmnizenError(BROKE_OFF)
             if not self.alone:
                 now.waiting[self._unit_of[id(param)]] -= 1
             while now.submitted < len(now.waiting) and now.waiting[now.submitted] <= 0:
@@ -174,7 +187,6 @@ class Engine:
                     f"{param.dtype} {list(param.shape)} on {param.device}; convert or move the model before "
                     "run.prepare()"
                 )
-        self._refuse_second_sum()
         word = Word(Turn.STEP, self.step, self._take_weight(), self.buffers.changed())
         waiting = [] if self.alone else [len(unit.params) for unit in self.units]
         self._round = Round(torch._C._current_graph_task_id(), waiting)
@@ -183,12 +195,15 @@ class Engine:
         Variable._execution_engine.queue_callback(self._backward_ended)
         return self._round
 
-    def _refuse_second_sum(self) -> None:
-        for name, param in self._params if self._written else []:
-            if param.grad is not None and self._written.get(id(param)) is param.grad:
+    def _refuse_second_sum(self, _: Tensor) -> None:
+        """Look, once before anything is added, whether the sums of the last exchange are still there."""
+        summed, self._summed = self._summed, {}
+        for name, param in self._params if summed else []:
+            kept = summed.get(id(param))
+            if param.grad is not None and kept is not None and kept() is param.grad and _any(param.grad):
                 raise UserError(
                     f"reduction='sum': {name}.grad was already summed over ranks and would be summed again; put "
-                    "all but the last backward of a step under run.no_sync(), and call optimizer.zero_grad()"
+                    "all but the last backward of a step under run.no_sync(), and zero all gradients after it"
                 )
 
     def _submit(self, now: Round) -> None:
@@ -233,9 +248,14 @@ class Engine:
                 unit.finish()
             self.buffers.finish()
         if self.reduction == "sum":
-            self._written = {id(p): p.grad for _, p in self._params}
+            self._summed = {id(p): weakref.ref(p.grad) for _, p in self._params if p.grad is not None}
 
     @torch.no_grad()
     def _reduce_buffers(self, agreed: Agreement) -> None:
         if agreed.buffers:
             self.buffers.reduce(self.gradients, agreed.share)
+
+
+def _any(grad: Tensor) -> bool:
+    values = grad._values() if grad.is_sparse else grad
+    return bool(values.count_nonzero())
