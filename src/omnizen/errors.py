@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
@@ -57,6 +58,24 @@ class Disagreement(UserError):
 
 class UnevenInputs(OmnizenError, RuntimeError):
     """One rank ran out of batches, or took another number of steps, than the rest."""
+
+
+def of_user_code(error: BaseException) -> str:
+    """Return what an error in code of the user's own was, and the innermost line where it came from, in one line.
+
+    Example:
+        >>> try:
+        ...     int("two")
+        ... except ValueError as error:
+        ...     of_user_code(error).split(" (")[0]
+        "ValueError: invalid literal for int() with base 10: 'two'"
+    """
+    message = " ".join(str(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    if isinstance(error, SyntaxError):  # whose message names the line
+        place = ""
+    return f"{type(error).__name__}{': ' if message else ''}{message}{place}"
 
 
 def nearest(given: object, allowed: Iterable[object]) -> str:

@@ -29,6 +29,17 @@ class Partly:
     def start(self): ...
 
 def needs(size): ...
+
+class Fails(AgSparse):
+    def __init__(self):
+        raise RuntimeError("no luck")
+
+class Unreadable(AgSparse):
+    @property
+    def name(self):
+        raise RuntimeError("no name")
+
+unreadable = Unreadable()
 '''
 
 
@@ -62,9 +73,18 @@ def test_rows_of_the_catalogue_can_be_named():
     assert run("coo").exit_code == 0
 
 
-def test_wrong_targets_are_explained(plugins, tmp_path):
+def test_wrong_targets_are_explained(plugins, tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text("import nothing_like_it")
+    (tmp_path / "ends.py").write_text("import sys; sys.exit(0)")
+    (tmp_path / "ends_here.py").write_text("raise SystemExit(0)")
+    monkeypatch.chdir(tmp_path)
     wrong = {
+        f"{tmp_path}/ends.py:x": "cannot be imported: SystemExit: 0",
+        "ends_here:x": "ends_here cannot be imported: SystemExit: 0",
+        f"{plugins}:Fails": "Fails cannot be made: RuntimeError: no luck (",
+        f"{plugins}:unreadable": "is a reducer whose parts cannot be read: RuntimeError: no name",
+        ":x": "is neither a file",
+        "..:x": "is neither a file",
         f"{tmp_path}/broken.py:x": "cannot be imported: ModuleNotFoundError",
         f"{plugins}:Mien": "did you mean 'Mine'",
         f"{plugins}:half": "is object, neither a codec",

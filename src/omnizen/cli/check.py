@@ -51,7 +51,7 @@ def load(target: str) -> Any:
         UserError: when there is no such file, module, name or row, or it cannot be made without arguments.
     """
     from omnizen import catalog
-    from omnizen.errors import UserError, nearest
+    from omnizen.errors import UserError, nearest, of_user_code
 
     place, colon, name = target.rpartition(":")
     if not colon:
@@ -72,6 +72,8 @@ def load(target: str) -> Any:
         return found()
     except TypeError as error:
         raise UserError(f"{target} cannot be made without arguments ({error}); name an instance instead") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{target} cannot be made: {of_user_code(error)}") from error
 
 
 def _module(place: str) -> Any:
@@ -80,14 +82,20 @@ def _module(place: str) -> Any:
     import sys
     from pathlib import Path
 
-    from omnizen.errors import UserError
+    from omnizen.errors import UserError, of_user_code
 
     path = Path(place)
     if path.suffix != ".py":
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise UserError(f"{place!r} is neither a file that ends in .py nor the name of a module")
+        if str(Path.cwd()) not in sys.path:  # modules of the current folder can be named
+            sys.path.insert(0, str(Path.cwd()))
         try:
             return importlib.import_module(place)
         except ModuleNotFoundError as error:
             raise UserError(f"there is no module {place!r} ({error}); give a file as file.py:name") from error
+        except (Exception, SystemExit) as error:
+            raise UserError(f"{place} cannot be imported: {of_user_code(error)}") from error
     if not path.is_file():
         raise UserError(f"there is no file {place!r}")
     name = f"checked_{path.stem}"
@@ -98,8 +106,8 @@ def _module(place: str) -> Any:
     sys.modules[name] = module  # so that what it defines can be pickled
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{place} cannot be imported: {of_user_code(error)}") from error
     return module
 
 
@@ -119,7 +127,7 @@ def judge(subject: Any, target: str, sizes: tuple[int, ...]) -> list[Verdict]:
     Raises:
         UserError: for an object that is neither a codec nor a reducer, or lacks part of the contract.
     """
-    from omnizen.errors import UserError
+    from omnizen.errors import UserError, of_user_code
     from omnizen.laws.codec import check_codec
     from omnizen.laws.reducer import check_reducer
 
@@ -128,7 +136,10 @@ def judge(subject: Any, target: str, sizes: tuple[int, ...]) -> list[Verdict]:
         raise UserError(
             f"{target} is {type(subject).__name__}, neither a codec (encode, decode) nor a reducer (start, traffic)"
         )
-    lacking = [part for part in (CODEC if kind == "codec" else REDUCER) if not hasattr(subject, part)]
+    try:
+        lacking = [part for part in (CODEC if kind == "codec" else REDUCER) if not hasattr(subject, part)]
+    except Exception as error:
+        raise UserError(f"{target} is a {kind} whose parts cannot be read: {of_user_code(error)}") from error
     if lacking:
         raise UserError(f"{target} is a {kind} without {', '.join(lacking)} (see omnizen.protocols)")
     return check_codec(subject) if kind == "codec" else check_reducer(subject, sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -9,6 +10,8 @@ from typing import Generic, TypeVar
 from omnizen.errors import OmnizenError
 
 S = TypeVar("S")
+LIMIT_S = 120.0
+"""Of one law; those of the catalogue take seconds."""
 
 
 class LawBroken(OmnizenError):
@@ -44,16 +47,40 @@ class Verdict:
         return not self.reason
 
 
-def verdicts(laws: Sequence[Law[S]], subject: S) -> list[Verdict]:
-    """Check all laws; an error of the plug-in's own counts as a broken law and is named."""
-    found = []
+def verdicts(laws: Sequence[Law[S]], subject: S, *, limit_s: float = LIMIT_S) -> list[Verdict]:
+    """Check all laws; an error of the plug-in's own counts as a broken law and is named.
+
+    A law whose check does not end, or finds out itself that the plug-in does not (``TimeoutError``), is broken, and
+    those after it are not tried.
+
+    Args:
+        limit_s: limit of one law's check.
+    """
+    found: list[Verdict] = []
+    stuck = ""
     for law in laws:
-        reason = ""
-        try:
-            law.check(subject)
-        except LawBroken as broken:
-            reason = str(broken)
-        except Exception as error:
-            reason = f"raised {type(error).__name__}: {error}"
+        reason = f"not tried, as '{stuck}' did not end" if stuck else ""
+        error = None if stuck else _checked(law, subject, limit_s)
+        if isinstance(error, TimeoutError):
+            stuck, reason = law.name, str(error)
+        elif error is not None:
+            reason = str(error) if isinstance(error, LawBroken) else f"raised {type(error).__name__}: {error}"
         found.append(Verdict(law.name, law.statement, reason))
     return found
+
+
+def _checked(law: Law[S], subject: S, limit_s: float) -> BaseException | None:
+    """Return what a check raised; a plug-in that calls ``sys.exit`` must not pass for a good one."""
+    raised: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            law.check(subject)
+            raised.append(None)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, name=f"law {law.name}", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return raised[0] if raised else TimeoutError(f"did not end within {limit_s:g} s")

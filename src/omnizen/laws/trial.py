@@ -55,7 +55,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Trials:
-    """A reducer with its runs on every sample; each run happens once, when a law first asks.
+    """A reducer with its runs on every sample; each run happens once, when a law first asks, and so does a failure.
 
     Args:
         reducer: what is tried.
@@ -65,16 +65,23 @@ class Trials:
     reducer: Reducer
     sizes: Sequence[int] = SIZES
     _runs: list[Trial] | None = field(default=None, repr=False)
+    _failure: BaseException | None = field(default=None, repr=False)
 
     def all(self) -> list[Trial]:
-        """Return the trials of every sample at every number of ranks."""
+        """Return the trials of every sample at every number of ranks; one that failed fails for every law."""
+        if self._failure is not None:
+            raise self._failure
         if self._runs is None:
-            self._runs = [
-                self.run(name, sample, size)
-                for kind in self.reducer.takes
-                for name, sample in contributions(kind).items()
-                for size in self.sizes
-            ]
+            try:
+                self._runs = [
+                    self.run(name, sample, size)
+                    for kind in self.reducer.takes
+                    for name, sample in contributions(kind).items()
+                    for size in self.sizes
+                ]
+            except BaseException as error:
+                self._failure = error
+                raise
         return self._runs
 
     def run(self, name: str, sample: Sample, size: int) -> Trial:

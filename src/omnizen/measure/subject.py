@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from omnizen.errors import UserError, nearest
+from omnizen.errors import UserError, nearest, of_user_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +55,30 @@ def load_subject(path: str) -> Subject:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
         module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the user's module is there; something that it imports is not
+    except (Exception, SystemExit) as error:
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent is None or not f"{name}.".startswith(f"{absent}."):  # it is there, but not all that it imports
+            raise UserError(f"{name} cannot be imported: {of_user_code(error)}") from error
         raise UserError(f"there is no module {name!r} here or among the installed packages") from error
     found = getattr(module, function, None)
     if not callable(found):
         functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
         raise UserError(f"{name} has no such function: {nearest(function, functions)}")
-    made = found()
-    if not isinstance(made, tuple) or len(made) != 3 or not isinstance(made[0], nn.Module):
-        raise UserError(
-            f"{path} must return (model, {{batch size: [batch, ...]}}, loss), got {type(made).__name__}"
+    try:
+        made = found()
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{path} failed: {of_user_code(error)}") from error
+    if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], nn.Module) and _batches(made[1])):
+        got = (
+            f"({', '.join(type(part).__name__ for part in made)})" if isinstance(made, tuple) else repr(type(made))
         )
+        raise UserError(f"{path} must return (model, {{batch size: [batch, ...]}}, loss), got {got}")
+    if not callable(made[2]):
+        raise UserError(f"{path} must return a loss(model, batch) as the third, got {type(made[2]).__name__}")
     return Subject(*made)
+
+
+def _batches(given: object) -> bool:
+    return isinstance(given, Mapping) and all(
+        isinstance(size, int) and isinstance(batches, Sequence) for size, batches in given.items()
+    )
