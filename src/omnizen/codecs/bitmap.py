@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from omnizen.codecs.cast import DTYPES, checked_values, narrow
+from omnizen.codecs.cast import checked_values, narrow
 from omnizen.codecs.coo import value_bytes
+from omnizen.codecs.given import DTYPES, dtype_code, kind, packed_by
 from omnizen.codecs.ownership import Ownership, Partition, checked_partition
 from omnizen.codecs.pipe import Pipeable
 from omnizen.errors import UserError
 from omnizen.kernels.bits import pack_bits, unpack_bits
 from omnizen.types import Packed, Payload, Sparse, Sparsity, Step
+
+MOST_BITS = 2**32
+"""Rows for which the bits take half a GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +66,24 @@ class Bitmap(Pipeable):
     def encode(self, payload: Payload, step: Step) -> Packed:
         """Pack into values and bits."""
         del step  # the same in every step
-        assert isinstance(payload, Sparse)
-        owned = self._owned(payload.num_rows)
-        foreign = owned.owner(payload.indices) != self.owner
+        rows = kind(payload, Sparse, self.name)
+        code = dtype_code(rows.values.dtype, self.name)
+        if rows.num_rows > MOST_BITS:
+            raise UserError(f"{self.name}: one bit a row for {rows.num_rows} rows is too much; use indices (coo)")
+        owned = self._owned(rows.num_rows)
+        foreign = owned.owner(rows.indices) != self.owner
         if bool(foreign.any()):
-            row = int(payload.indices[foreign][0])
+            row = int(rows.indices[foreign][0])
             raise UserError(f"{self.name}: row {row} does not belong to owner {self.owner} of {self.n}")
-        bits = pack_bits(owned.position(payload.indices, self.owner), owned.num_owned(self.owner))
-        values = narrow(payload.values, self.values).contiguous()
-        return Packed((values, bits), (payload.num_rows, DTYPES.index(payload.values.dtype)), self.name)
+        bits = pack_bits(owned.position(rows.indices, self.owner), owned.num_owned(self.owner))
+        values = narrow(rows.values, self.values).contiguous()
+        return Packed((values, bits), (rows.num_rows, code), self.name)
 
     def decode(self, payload: Payload) -> Sparse:
         """Return the rows, values in their own type."""
-        assert isinstance(payload, Packed)
-        values, bits = payload.streams
-        num_rows, dtype = payload.meta
+        packed = packed_by(payload, self.name)
+        values, bits = packed.streams
+        num_rows, dtype = packed.meta
         indices = self._owned(num_rows).rows_at(unpack_bits(bits), self.owner)
         return Sparse(indices, values.to(DTYPES[dtype]), num_rows)
 

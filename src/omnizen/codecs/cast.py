@@ -8,18 +8,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from omnizen.codecs.given import DTYPES, dtype_code, kind, packed_by
 from omnizen.codecs.pipe import Pipeable
 from omnizen.errors import UserError, nearest
 from omnizen.types import Dense, Packed, Payload, Sparsity, Step
 
 WIRE_DTYPES: dict[str, torch.dtype | None] = {"float32": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""Types a payload's values may have; a payload's metadata holds the place in this list."""
 
 
 def checked_values(values: str, who: str) -> str:
     """Return a wire format's name unchanged; raises ``UserError`` when there is no such format."""
-    if values not in WIRE_DTYPES:
+    if not isinstance(values, str) or values not in WIRE_DTYPES:
         raise UserError(f"{who}: wire format of values: {nearest(values, WIRE_DTYPES)}")
     return values
 
@@ -79,15 +78,15 @@ class Cast(Pipeable):
     def encode(self, payload: Payload, step: Step) -> Packed:
         """Pack into one stream; shape and type go into the metadata."""
         del step  # the same in every step
-        assert isinstance(payload, Dense)
-        x = payload.values
-        return Packed((narrow(x, self.values).reshape(-1),), (DTYPES.index(x.dtype), *x.shape), self.name)
+        x = kind(payload, Dense, self.name).values
+        code = dtype_code(x.dtype, self.name)
+        return Packed((narrow(x, self.values).reshape(-1),), (code, *x.shape), self.name)
 
     def decode(self, payload: Payload) -> Dense:
         """Return the tensor in its own type and shape."""
-        assert isinstance(payload, Packed)
-        dtype, *shape = payload.meta
-        return Dense(payload.streams[0].to(DTYPES[dtype]).view(shape))
+        packed = packed_by(payload, self.name)
+        dtype, *shape = packed.meta
+        return Dense(packed.streams[0].to(DTYPES[dtype]).view(shape))
 
     def nbytes(self, pattern: Sparsity) -> tuple[float, float]:
         """Return the bytes of one encoded tensor, twice."""

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from omnizen.codecs.cast import DTYPES, checked_values, narrow
+from omnizen.codecs.cast import checked_values, narrow
+from omnizen.codecs.given import DTYPES, dtype_code, kind, packed_by
 from omnizen.codecs.pipe import Pipeable
 from omnizen.types import Packed, Payload, Sparse, Sparsity, Step
 
@@ -59,16 +60,16 @@ class Coo(Pipeable):
     def encode(self, payload: Payload, step: Step) -> Packed:
         """Pack into values and indices."""
         del step  # the same in every step
-        assert isinstance(payload, Sparse)
-        values = narrow(payload.values, self.values).contiguous()
-        indices = payload.indices.to(index_dtype(payload.num_rows))
-        return Packed((values, indices), (payload.num_rows, DTYPES.index(payload.values.dtype)), self.name)
+        rows = kind(payload, Sparse, self.name)
+        code = dtype_code(rows.values.dtype, self.name)
+        values = narrow(rows.values, self.values).contiguous()
+        return Packed((values, rows.indices.to(index_dtype(rows.num_rows))), (rows.num_rows, code), self.name)
 
     def decode(self, payload: Payload) -> Sparse:
         """Return the rows, values in their own type."""
-        assert isinstance(payload, Packed)
-        values, indices = payload.streams
-        num_rows, dtype = payload.meta
+        packed = packed_by(payload, self.name)
+        values, indices = packed.streams
+        num_rows, dtype = packed.meta
         return Sparse(indices.long(), values.to(DTYPES[dtype]), num_rows)
 
     def nbytes(self, pattern: Sparsity) -> tuple[float, float]:

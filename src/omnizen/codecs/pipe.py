@@ -80,6 +80,9 @@ def pipe(first: Codec, second: Codec) -> Pipe:
         >>> (rows() | coo()).name
         'rows|coo'
     """
+    for codec in (first, second):
+        if not hasattr(codec, "gives"):
+            raise UserError(f"a pipe is made of codecs, got {codec!r}")
     if first.gives is not second.takes:
         raise UserError(
             f"{first.name!r} gives {first.gives.__name__} and {second.name!r} takes {second.takes.__name__}; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from omnizen.codecs.given import kind
 from omnizen.codecs.pipe import Pipeable
 from omnizen.errors import UserError
 from omnizen.kernels.nonzero_rows import nonzero_rows
@@ -35,8 +36,7 @@ class Rows(Pipeable):
     def encode(self, payload: Payload, step: Step) -> Sparse:
         """Keep the rows that are not zero."""
         del step  # the same in every step
-        assert isinstance(payload, Dense)
-        matrix = payload.values
+        matrix = kind(payload, Dense, self.name).values
         if matrix.dim() != 2:
             raise UserError(f"rows: needs a matrix [num_rows, width], got shape {tuple(matrix.shape)}")
         kept = nonzero_rows(matrix)
@@ -44,8 +44,7 @@ class Rows(Pipeable):
 
     def decode(self, payload: Payload) -> Dense:
         """Return the whole matrix."""
-        assert isinstance(payload, Sparse)
-        return Dense(payload.to_dense())
+        return Dense(kind(payload, Sparse, self.name).to_dense())
 
     def nbytes(self, pattern: Sparsity) -> tuple[float, float]:
         """Return the bytes of the kept rows with 8-byte indices, twice."""

@@ -51,7 +51,7 @@ class AgSparse:
         dtype = x.values.dtype
         codec = Coo(self.values)
         with span("encode", step.name):
-            packed = codec.encode(x, step)
+            packed = codec.encode(Sparse(x.indices, x.values.detach(), x.num_rows), step)
         pending = comm.all_gather(list(packed.streams))
 
         def finish() -> Reduced:

@@ -9,12 +9,26 @@ from omnizen.protocols import Comm, Pending, Reducer
 from omnizen.types import Contribution, Dense, Reduced, Sparsity, State, Step, Traffic
 
 
+def checked_reducer(wrapper: str, reducer: Reducer) -> None:
+    """Refuse what a wrapper cannot wrap, a scheme's name for instance."""
+    if not hasattr(reducer, "takes") or not hasattr(reducer, "start"):
+        raise UserError(f"{wrapper} wraps reducers, got {reducer!r}; catalog.reducer(name) makes one")
+
+
+def whole_number(wrapper: str, name: str, value: int) -> None:
+    """Refuse a setting that is no whole number of 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UserError(f"{wrapper}: {name} must not be negative and must be a whole number, got {value!r}")
+
+
 def shared_kinds(wrapper: str, first: Reducer, second: Reducer) -> tuple[type[Contribution], ...]:
     """Return the kinds of contribution that both reducers take.
 
     Raises:
         Incompatible: when there is none.
     """
+    for each in (first, second):
+        checked_reducer(wrapper, each)
     both = tuple(kind for kind in first.takes if kind in second.takes)
     if not both:
         raise Incompatible(wrapper, f"{first.name} with {second.name}", "a kind of contribution that both take")
@@ -40,8 +54,7 @@ class BySize:
 
     def __post_init__(self) -> None:
         shared_kinds("BySize", self.small, self.large)
-        if self.at_bytes < 0:
-            raise UserError(f"BySize: at_bytes must not be negative, got {self.at_bytes}")
+        whole_number("BySize", "at_bytes", self.at_bytes)
 
     @property
     def name(self) -> str:

@@ -9,6 +9,9 @@ from omnizen.errors import UserError
 from omnizen.kernels.nonzero_rows import nonzero_rows
 from omnizen.types import Contribution, Dense, Sparse
 
+MOST_ROWS = 2**48
+"""So that a row number times a number of ranks is still an int64."""
+
 
 def from_sparse_tensor(grad: Tensor) -> Sparse:
     """Turn a torch sparse gradient ``[num_rows, width]`` or ``[num_rows]`` into rows, each index once.
@@ -79,10 +82,15 @@ def checked(x: Contribution, takes: tuple[type[Contribution], ...], who: str) ->
     if not isinstance(x, takes):
         allowed = " or ".join(kind.__name__ for kind in takes)
         raise UserError(f"{who} takes a {allowed} contribution, got {type(x).__name__}")
+    tensors = [x.values] if isinstance(x, Dense) else [x.values, x.indices]
+    if not all(isinstance(each, Tensor) for each in tensors):
+        raise UserError(f"{who} takes tensors, got {', '.join(type(each).__name__ for each in tensors)}")
     if not x.values.is_floating_point():
         raise UserError(f"{who} averages floating-point values, got {x.values.dtype}")
     if isinstance(x, Dense):
         return
+    if not isinstance(x.num_rows, int) or not 0 <= x.num_rows <= MOST_ROWS:
+        raise UserError(f"{who}: num_rows must be in 0..2^48, got {x.num_rows!r}")
     rows = x.indices
     if rows.dtype != torch.int64 or rows.dim() != 1 or x.values.dim() != 2 or x.values.shape[0] != rows.numel():
         raise UserError(

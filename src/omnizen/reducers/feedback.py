@@ -10,6 +10,7 @@ from torch import Tensor
 from omnizen.errors import Incompatible, UserError
 from omnizen.kernels.merge import sum_dtype
 from omnizen.protocols import Comm, Later, Pending, Reducer
+from omnizen.reducers.by_size import checked_reducer
 from omnizen.reducers.contribution import finite, with_values
 from omnizen.reducers.state import inner, joined, nested
 from omnizen.spans import span
@@ -43,6 +44,7 @@ class ErrorFeedback:
     decay: float = 1.0
 
     def __post_init__(self) -> None:
+        checked_reducer("ErrorFeedback", self.reducer)
         if not self.reducer.conserves:
             raise Incompatible(
                 "ErrorFeedback",
@@ -50,8 +52,8 @@ class ErrorFeedback:
                 "a reducer that conserves its input",
                 "one whose mean of values equals the mean of what was sent",
             )
-        if not 0.0 < self.decay <= 1.0:
-            raise UserError(f"ErrorFeedback: decay must be in (0, 1], got {self.decay}")
+        if not isinstance(self.decay, int | float) or not 0.0 < self.decay <= 1.0:
+            raise UserError(f"ErrorFeedback: decay must be in (0, 1], got {self.decay!r}")
 
     @property
     def name(self) -> str:

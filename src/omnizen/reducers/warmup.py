@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omnizen.errors import UserError
 from omnizen.protocols import Comm, Later, Pending, Reducer
-from omnizen.reducers.by_size import shared_kinds
+from omnizen.reducers.by_size import shared_kinds, whole_number
 from omnizen.reducers.state import inner, joined, nested
 from omnizen.types import Contribution, Reduced, Sparsity, State, Step, Traffic
 
@@ -34,8 +33,7 @@ class Warmup:
 
     def __post_init__(self) -> None:
         shared_kinds("Warmup", self.first, self.then)
-        if self.steps < 0:
-            raise UserError(f"Warmup: steps must not be negative, got {self.steps}")
+        whole_number("Warmup", "steps", self.steps)
 
     @property
     def name(self) -> str:
