@@ -146,6 +146,18 @@ def test_small_buckets_where_overlap_pays_and_ddps_default_where_nothing_tells()
     assert make_plan(job(4, gradients=one_late)).bucket_bytes == DDP_BUCKET_BYTES
 
 
+def test_a_large_layer_that_is_ready_early_does_not_wait_for_the_small_ones_behind_it():
+    def plan(head_ready):
+        convolution = GradientFacts(name="conv", kind="dense", shape=(64, 300), ready=1.0)
+        head = GradientFacts(name="head", kind="dense", shape=(512, 800), ready=head_ready)
+        step = StepFacts(compute_s=0.3, backward_s=0.2, samples=1)
+        return make_plan(job(4, gradients=[convolution, head], step=step))
+
+    early, late = plan(0.05), plan(1.0)
+    assert early.bucket_bytes < DDP_BUCKET_BYTES == late.bucket_bytes
+    assert early.prediction.step_s == pytest.approx(late.prediction.step_s - 0.95 * 0.2, abs=0.03)
+
+
 def test_the_slowest_device_sets_the_rates():
     devices = list(job(2).devices)
     devices[1] = devices[1].model_copy(update={"merge_bytes_per_s": 1.0, "copy_bytes_per_s": None})

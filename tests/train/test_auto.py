@@ -68,6 +68,8 @@ def test_planned_training_equals_one_process(sparse: bool, tmp_path: Path) -> No
         assert facts == results[0][2]
         assert facts.gradients[0].density == pytest.approx(8 / 20_000, rel=0.01)
         assert facts.step is not None
+        ready = {g.name: g.ready for g in facts.gradients}
+        assert 0 <= ready["head.weight"] <= ready["table.weight"] <= 1, "backward reaches the table last"
     assert Plan.load(tmp_path / "plan.toml") == results[0][1]
     assert Facts.load(tmp_path / "facts.toml") == results[0][2]
     events = read_events(tmp_path / "events-rank1.jsonl").events

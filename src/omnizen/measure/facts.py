@@ -76,6 +76,7 @@ class GradientFacts(Record):
         densification: gamma_k = d_k / d by number of workers k.
         skewness: max over n equal ranges of a range's density over d.
         overlap: mean over pairs of ``|A and B| / min(|A|, |B|)``.
+        ready: share of backward that has gone by when the gradient is there; None when it was not measured.
     """
 
     name: str
@@ -86,6 +87,7 @@ class GradientFacts(Record):
     densification: dict[Count, PositiveFloat] = Field(default_factory=lambda: {"1": 1.0})
     skewness: float = Field(default=1.0, ge=0)
     overlap: float = Field(default=0.0, ge=0, le=1)
+    ready: float | None = Field(default=None, ge=0, le=1)
 
     @field_validator("dtype")
     @classmethod

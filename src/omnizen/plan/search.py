@@ -122,13 +122,17 @@ def _transfers(
     backward_s = facts.step.backward_s if facts.step else 0.0
     dense = [g for g in facts.gradients if g.kind == "dense"]
     sizes = [g.sparsity().dense_bytes for g in dense]
-    total, done, out = sum(sizes), 0, []
+    total, done, ready_s, out = sum(sizes), 0, 0.0, []
     for bucket in fill_buckets(sizes, bucket_bytes):
         nbytes = sum(sizes[i] for i in bucket)
         done += nbytes
         itemsize = dense[bucket[0]].sparsity().itemsize
         cost = predict("dense", Sparsity(nbytes // itemsize, 1, 1.0, itemsize=itemsize), links.size, links, rates)
-        ready_s = backward_s * done / total if total else backward_s
+        measured = [dense[i].ready for i in bucket]
+        shares = [share for share in measured if share is not None]
+        if len(shares) < len(measured):
+            shares = [done / total if total else 1.0]
+        ready_s = max(ready_s, backward_s * max(shares))  # a bucket waits for those before it
         out.append((Transfer(ready_s, cost.wire_s + cost.latency_s, cost.cpu_s), cost))
     for gradient in facts.gradients:
         if gradient.kind != "dense":

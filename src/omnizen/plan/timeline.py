@@ -1,7 +1,8 @@
 """How much of the communication a step waits for: one wire, first ready first served.
 
 The model, stated whole: backward takes ``backward_s`` and ends with the step's compute. Dense buckets become ready
-evenly over it, in reverse order of the parameters and by their share of the bytes. Sparse gradients of embeddings,
+when their last gradient was seen to; where that was not measured, evenly over backward, in reverse order of the
+parameters and by their share of the bytes. Sparse gradients of embeddings,
 which sit at the input, become ready at its end. One wire takes transfers in the order in which they become ready;
 what it still has to do when backward ends is exposed. Merging is charged to the processor that computes, so it is
 never hidden.

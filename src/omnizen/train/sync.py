@@ -47,10 +47,12 @@ class Round:
     Args:
         graph: number of the autograd pass, to notice one that broke off.
         waiting: gradients that each unit still waits for.
+        arrived_s: when each parameter's gradient was there, by ``id``.
     """
 
     graph: int
     waiting: list[int]
+    arrived_s: dict[int, float] = field(default_factory=dict)
     submitted: int = 0
     began_s: float = field(default_factory=time.monotonic)
     backward_ended_s: float = 0.0
@@ -167,6 +169,7 @@ class Engine:
             now = self._open() if self._round is None else self._round
             if now.graph != torch._C._current_graph_task_id():
                 raise OmnizenError(BROKE_OFF)
+            now.arrived_s[id(param)] = time.monotonic()
             if not self.alone:
                 now.waiting[self._unit_of[id(param)]] -= 1
             while now.submitted < len(now.waiting) and now.waiting[now.submitted] <= 0:
