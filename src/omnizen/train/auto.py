@@ -149,11 +149,20 @@ class Watch:
 
     def _gradients(self) -> list[GradientFacts]:
         seen = {facts.name: facts for facts in self.probe.finish()}
-        return [
-            seen.get(name)
-            or GradientFacts(name=name, kind="dense", shape=tuple(real(p.detach()).shape), dtype=_dtype(p))
-            for name, p in trainable(self.model)
+        found = []
+        for name, p in trainable(self.model):
+            dense = GradientFacts(name=name, kind="dense", shape=tuple(real(p.detach()).shape), dtype=_dtype(p))
+            found.append(seen.get(name, dense).model_copy(update={"ready": self._ready(p)}))
+        return found
+
+    def _ready(self, param: Parameter) -> float | None:
+        """Return the share of backward after which a gradient was there: the earliest of the timed rounds."""
+        shares = [
+            (done.arrived_s[id(param)] - done.began_s) / (done.backward_ended_s - done.began_s)
+            for done in self.rounds[1:]
+            if id(param) in done.arrived_s and done.backward_ended_s > done.began_s
         ]
+        return min(1.0, max(0.0, min(shares))) if shares else None
 
     def _step(self, control: Comm) -> StepFacts:
         """Time what lies between two waits (update, data, forward, backward): the slowest rank's best step."""
