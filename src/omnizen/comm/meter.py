@@ -119,11 +119,11 @@ class Metered(Wrapper):
     def around(self, call: Call) -> Pending[Any]:
         """Count a call and, when its result comes, what it brought."""
         counts = self._counts
+        pending = call.start()  # first: a call that is refused sends nothing
         counts.add(counts.tx, call.verb, self._world(call.tx_bytes()))
         with counts.lock:
             counts.rounds[call.verb] += call.rounds()
             counts.calls[call.verb] += 1
-        pending = call.start()
 
         def finish() -> Any:
             result = pending.wait()

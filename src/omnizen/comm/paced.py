@@ -47,8 +47,8 @@ class PacedLink:
     """
 
     def __init__(self, rate_bytes_per_s: float, clock: Clock | None = None) -> None:
-        if rate_bytes_per_s <= 0:
-            raise UserError(f"a link's rate is positive, got {rate_bytes_per_s} bytes/s")
+        if not isinstance(rate_bytes_per_s, int | float) or not rate_bytes_per_s > 0:
+            raise UserError(f"a link's rate is positive, got {rate_bytes_per_s!r} bytes/s")
         self.rate_bytes_per_s = rate_bytes_per_s
         self.clock: Clock = _WallClock() if clock is None else clock
         self._free_at_s = float("-inf")

@@ -26,7 +26,9 @@ def nbytes(parts: Parts) -> int:
 
 def pack(parts: Parts, device: torch.device) -> Tensor:
     """Return the parts one after another as a fresh uint8 tensor ``[nbytes(parts)]`` on ``device``."""
-    runs = [p.detach().contiguous().reshape(-1).view(torch.uint8) for p in parts if p.numel()]
+    # lazily conjugated or negated tensors have no bytes of their own yet
+    plain = [p.detach().resolve_conj().resolve_neg().contiguous() for p in parts if p.numel()]
+    runs = [p.reshape(-1).view(torch.uint8) for p in plain]
     if not runs:
         return torch.empty(0, dtype=torch.uint8, device=device)
     return torch.cat(runs).to(device)  # packed where the parts lie: one transfer a peer

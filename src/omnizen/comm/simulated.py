@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from omnizen.comm import links as cost
+from omnizen.comm.base import check_parts
 from omnizen.comm.links import Links
 from omnizen.comm.packing import nbytes
 from omnizen.comm.threads import ThreadComm, ThreadWorld, launch
@@ -146,14 +147,17 @@ class SimulatedComm:
 
     def all_reduce(self, x: Tensor) -> Pending[Tensor]:
         """Sum in rank order, so that every rank gets the same bits."""
+        check_parts([x], "all_reduce")
         return self._together("all_reduce", [], lambda: self._mail.all_gather([]), x.detach().clone())
 
     def all_gather(self, parts: Parts) -> Pending[list[Parts]]:
         """Give every rank's parts to every rank."""
+        check_parts(parts, "all_gather")
         return self._together("all_gather", [parts] * self.size, lambda: self._mail.all_gather(parts))
 
     def all_to_all(self, parts: Sequence[Parts]) -> Pending[list[Parts]]:
         """Send ``parts[j]`` to rank j."""
+        self._mail.check_each(parts)
         return self._together("all_to_all", parts, lambda: self._mail.all_to_all(parts))
 
     def barrier(self) -> None:
@@ -162,6 +166,7 @@ class SimulatedComm:
 
     def exchange(self, out: Mapping[int, Parts], sources: Sequence[int], like: Parts) -> Pending[dict[int, Parts]]:
         """Send to and receive from the named ranks only; each link carries its messages one after another."""
+        self._mail.check_exchange(out, sources, like)
         bandwidth, latency = self.world.bandwidth, self.world.latency
         at_s, stamped = self.now_s, {}
         for dest in sorted(out, key=lambda dest: (dest - self.rank) % self.size):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from omnizen.comm.base import CommBase, HasStep
+from omnizen.comm.base import CommBase, HasStep, check_parts
 from omnizen.errors import PeerLost, PeerTimeout, UserError
 from omnizen.protocols import Later, Pending
 from omnizen.spans import span
@@ -28,6 +28,8 @@ class ThreadWorld:
     def __init__(self, size: int, timeout_s: float = 20.0) -> None:
         if size < 1:
             raise UserError(f"a world has at least one rank, got size={size}")
+        if not timeout_s > 0:
+            raise UserError(f"a time limit is a number of seconds above 0, got timeout_s={timeout_s}")
         self.size, self.timeout_s = size, timeout_s
         self._lock = threading.Lock()
         self._arrived = [threading.Condition(self._lock) for _ in range(size)]
@@ -37,6 +39,8 @@ class ThreadWorld:
 
     def comm(self, rank: int) -> ThreadComm:
         """Return the comm of one rank of the whole world."""
+        if rank not in range(self.size):
+            raise UserError(f"the ranks of this world are 0..{self.size - 1}, got {rank}")
         return ThreadComm(self, list(range(self.size)), rank, "world")
 
     def post(self, letters: Mapping[Key, Parts]) -> None:
@@ -111,6 +115,7 @@ class ThreadComm(CommBase):
 
     def all_reduce(self, x: Tensor) -> Pending[Tensor]:
         """Sum in rank order, so that every rank gets the same bits."""
+        check_parts([x], "all_reduce")
         gathered = self.all_gather([x.reshape(-1)])
 
         def finish() -> Tensor:
@@ -124,20 +129,20 @@ class ThreadComm(CommBase):
 
     def all_gather(self, parts: Parts) -> Pending[list[Parts]]:
         """Give every rank's parts to every rank, in rank order."""
+        check_parts(parts, "all_gather")
         everyone = range(self.size)
         finish = self._swap(dict.fromkeys(everyone, parts), everyone)
         return Later(lambda: [parts for _, parts in sorted(finish().items())])
 
     def all_to_all(self, parts: Sequence[Parts]) -> Pending[list[Parts]]:
         """Send ``parts[j]`` to rank j."""
-        if len(parts) != self.size:
-            raise UserError(f"all_to_all needs one entry for each of {self.size} ranks, got {len(parts)}")
+        self.check_each(parts)
         finish = self._swap(dict(enumerate(parts)), range(self.size))
         return Later(lambda: [parts for _, parts in sorted(finish().items())])
 
     def exchange(self, out: Mapping[int, Parts], sources: Sequence[int], like: Parts) -> Pending[dict[int, Parts]]:
         """Send to and receive from the named ranks only."""
-        del like  # tensors arrive whole here
+        self.check_exchange(out, sources, like)  # beyond that, tensors arrive whole here
         return Later(self._swap(out, sources))
 
     def barrier(self) -> None:
@@ -146,6 +151,7 @@ class ThreadComm(CommBase):
 
     def sub(self, ranks: Sequence[int], name: str) -> ThreadComm | None:
         """Make a group; None on ranks outside it."""
+        self.check_ranks(ranks, "sub")
         name = self.sub_name(name)
         me = self.members[self.rank]
         members = [self.members[r] for r in ranks]

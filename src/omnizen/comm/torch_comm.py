@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from omnizen.comm.base import CommBase, HasStep
+from omnizen.comm.base import CommBase, HasStep, check_parts
 from omnizen.comm.packing import FRAME_INTS, INLINE_SIZES, Frame, pack, unpack
 from omnizen.comm.wire import Group, Watch, Wire
 from omnizen.errors import Disagreement, PeerLost, UserError
@@ -122,8 +122,9 @@ class TorchComm(CommBase):
         Raises:
             Disagreement: on all ranks, when waited for, if shapes or dtypes differ.
         """
+        check_parts([x], "all_reduce")
         shape = x.shape
-        flat = x.detach().contiguous().reshape(-1).to(self._wire.device, copy=True)
+        flat = x.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).to(self._wire.device, copy=True)
         self._wire.settle()
         call = self._call_all(Frame.of("all_reduce", [x], self.step, whole=True))
 
@@ -139,18 +140,19 @@ class TorchComm(CommBase):
 
     def all_gather(self, parts: Parts) -> Pending[list[Parts]]:
         """Give every rank's parts to every rank, in rank order."""
+        check_parts(parts, "all_gather")
         swap = self._swap("all_gather", dict.fromkeys(range(self.size), parts), range(self.size), parts)
         return self._start(lambda: [got for _, got in sorted(swap().items())])
 
     def all_to_all(self, parts: Sequence[Parts]) -> Pending[list[Parts]]:
         """Send ``parts[j]`` to rank j."""
-        if len(parts) != self.size:
-            raise UserError(f"all_to_all needs one entry for each of {self.size} ranks, got {len(parts)}")
+        self.check_each(parts)
         swap = self._swap("all_to_all", dict(enumerate(parts)), range(self.size), parts[self.rank])
         return self._start(lambda: [got for _, got in sorted(swap().items())])
 
     def exchange(self, out: Mapping[int, Parts], sources: Sequence[int], like: Parts) -> Pending[dict[int, Parts]]:
         """Send to and receive from the named ranks only."""
+        self.check_exchange(out, sources, like)
         return self._start(self._swap("exchange", out, sources, like))
 
     def barrier(self) -> None:
@@ -160,6 +162,7 @@ class TorchComm(CommBase):
 
     def sub(self, ranks: Sequence[int], name: str) -> TorchComm | None:
         """Make a group of its own for some ranks; None on ranks outside it."""
+        self.check_ranks(ranks, "sub")
         name = self.sub_name(name)
         if self.rank not in ranks:
             return None

@@ -37,7 +37,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """Return a contiguous CPU copy or view of a tensor's bytes, ``[numel * itemsize]`` uint8."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def compare_signatures(model: nn.Module, comm: Comm) -> None:
