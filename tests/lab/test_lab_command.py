@@ -181,3 +181,20 @@ def test_cleaning_nothing_says_so(tmp_path: Path) -> None:
     assert clean(tmp_path / "not-there") == []
     (tmp_path / "omnizen-evil*.json").write_text('{"pid": 1, "start_ticks": 0}')
     assert clean(tmp_path) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"pid": 1}', b"\xff"])
+def test_a_damaged_file_of_a_lab_is_removed_once_its_owner_is_gone_and_no_sooner(tmp_path, damage):
+    ours, gone = (tmp_path / f"omnizen-{pid}-abcd.json" for pid in (os.getpid(), 2**30))
+    for path in (ours, gone):
+        path.write_bytes(damage)
+    assert clean(tmp_path) == [gone.stem]
+    assert list(tmp_path.iterdir()) == [ours]
+
+
+def test_what_is_not_a_labs_is_left_alone(tmp_path):
+    for name in (".x-y", ".-", "omnizen-x.json"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "omnizen-1073741824-abcd.json").mkdir()
+    assert clean(tmp_path) == []
+    assert len(list(tmp_path.iterdir())) == 4

@@ -24,7 +24,7 @@ def parse_rate(text: str) -> float:
         >>> parse_rate("2.5mbit")
         2500000.0
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]*)", str(text).strip().lower())
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z/]*)", str(text).strip().lower())
     if not found:
         raise UserError(f"rate {text!r} is not a number with a unit; write for example 100mbit")
     number, unit = found.groups()
@@ -145,7 +145,7 @@ def _from_text(text: str) -> dict[int, Link]:
 
 
 def _host(name: str) -> int:
-    if not name.isdecimal():
+    if not (name.isascii() and name.isdecimal()):
         raise UserError(f"host {name!r} is not a number from 0")
     return int(name)
 

@@ -42,8 +42,8 @@ class LabFile:
             raise UserError(f"the lab keeps its state in {run_dir}, which cannot be made: {error}") from error
         text = json.dumps({"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
         draft = run_dir / f".{os.getpid()}-{secrets.token_hex(4)}"
-        draft.write_text(text)
         try:
+            draft.write_text(text)
             for _ in range(100):
                 path = run_dir / f"{PREFIX}{os.getpid()}-{secrets.token_hex(2)}.json"
                 try:
@@ -51,8 +51,10 @@ class LabFile:
                 except FileExistsError:
                     continue
                 return cls(path)
+        except OSError as error:
+            raise UserError(f"the lab keeps its state in {run_dir}: {error.strerror}") from error
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
         raise OmnizenError(f"no free lab name was found in {run_dir}")
 
     @property
@@ -61,9 +63,17 @@ class LabFile:
         return self.path.stem
 
     def alive(self) -> bool:
-        """Tell whether the owner still runs; another process with the same id is not the owner."""
-        owner = json.loads(self.path.read_text())
-        return start_ticks(owner["pid"]) == owner["start_ticks"]
+        """Tell whether the owner still runs; another process with the same id is not the owner.
+
+        Of a damaged file only the name tells the owner, and a process with that id counts as it.
+        """
+        pid = int(self.name.split("-")[1])
+        found = start_ticks(pid)
+        try:
+            began = json.loads(self.path.read_bytes())["start_ticks"]
+        except (ValueError, TypeError, KeyError):
+            return found is not None
+        return found is not None and found == began
 
     def remove(self) -> int:
         """Remove the lab's processes, namespaces, control groups and this file; return the processes killed."""
@@ -84,16 +94,19 @@ def clean(run_dir: Path = RUN_DIR) -> list[str]:
         return removed
     if not os.access(run_dir, os.R_OK | os.W_OK | os.X_OK):
         raise UserError(f"{run_dir} belongs to another user; run this as root")
-    for draft in run_dir.glob(".*-*"):
-        if start_ticks(int(draft.name[1:].partition("-")[0])) is None:
+    for draft in run_dir.iterdir():
+        owner = re.fullmatch(r"\.([0-9]+)-[0-9a-f]{8}", draft.name)
+        if owner and start_ticks(int(owner[1])) is None:
             draft.unlink(missing_ok=True)
     for path in sorted(run_dir.glob(f"{PREFIX}*.json")):
         lab = LabFile(path)
+        if not (path.is_file() and re.fullmatch(PREFIX + "[0-9]+-[0-9a-f]{4}", lab.name)):
+            continue  # not a lab's
         try:
-            dead = bool(re.fullmatch(PREFIX + "[0-9]+-[0-9a-f]{4}", lab.name)) and not lab.alive()
+            alive = lab.alive()
         except FileNotFoundError:  # it ended by itself meanwhile
             continue
-        if dead:
+        if not alive:
             lab.remove()
             removed.append(lab.name)
     return removed
