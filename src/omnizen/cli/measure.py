@@ -19,8 +19,8 @@ MODEL = typer.Option(
     help="Your function of no arguments that returns (model, batches, loss): a module, {batch size: [batch, ...]}, "
     "and loss(model, batch).",
 )
-BUDGET = typer.Option("--budget", help="About how many seconds measuring may take.", min=0.1)
-TIMEOUT = typer.Option("--timeout", help="Limit of each wait for another rank, in seconds.", min=1.0)
+BUDGET = typer.Option("--budget", help="About how many seconds measuring may take.", min=0.1, max=86_400.0)
+TIMEOUT = typer.Option("--timeout", help="Limit of each wait for another rank, in seconds.", min=1.0, max=86_400.0)
 
 
 def register(app: typer.Typer) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from omnizen.errors import UserError
 
 Arrays = dict[str, NDArray]
 LOCK_LIMIT_S = 600.0
+_UNFINISHED = "unfinished-"
 
 
 def cache_folder() -> Path:
@@ -51,7 +54,7 @@ def locked(name: str, *, limit_s: float = LOCK_LIMIT_S) -> Iterator[None]:
 
     path = cache_folder() / f"{name}.lock"
     deadline = time.monotonic() + limit_s
-    with path.open("w") as handle:
+    with _opened(path) as handle:
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,11 +66,59 @@ def locked(name: str, *, limit_s: float = LOCK_LIMIT_S) -> Iterator[None]:
         yield
 
 
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("w")
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"{path} cannot be written ({error.strerror}); make room or set OMNIZEN_CACHE to a folder you may write to"
+    )
+
+
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """Give a temporary folder on the cache's file system: a finished file is moved into place at once."""
-    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="unfinished-") as folder:
+    """Give a temporary folder on the cache's file system: a finished file is moved into place at once.
+
+    Folders that killed processes left are removed: each is locked as long as its process works in it.
+    """
+    cache = cache_folder()
+    with ExitStack() as stack:
+        with locked("unfinished"):
+            for left in cache.glob(f"{_UNFINISHED}*"):
+                with _folder_lock(left) as free:
+                    if free:
+                        shutil.rmtree(left, ignore_errors=True)
+            try:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(dir=cache, prefix=_UNFINISHED))
+            except OSError as error:
+                raise _unusable(cache, error) from error
+            stack.enter_context(_folder_lock(Path(folder)))
         yield Path(folder)
+
+
+@contextmanager
+def _folder_lock(folder: Path) -> Iterator[bool]:
+    """Lock a folder if nobody else has; tells whether it is now locked."""
+    import fcntl
+
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # it is gone, or another user's
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)
 
 
 def prepared(name: str, key: str, make: Callable[[], Arrays]) -> Arrays:
@@ -87,8 +138,11 @@ def prepared(name: str, key: str, make: Callable[[], Arrays]) -> Arrays:
             if not path.exists():
                 arrays = make()
                 with work_folder() as folder:
-                    np.savez(folder / "arrays.npz", allow_pickle=False, **arrays)
-                    (folder / "arrays.npz").replace(path)
+                    try:
+                        np.savez(folder / "arrays.npz", allow_pickle=False, **arrays)
+                        (folder / "arrays.npz").replace(path)
+                    except OSError as error:
+                        raise _unusable(path, error) from error
     try:
         with np.load(path, allow_pickle=False) as file:
             return {member: file[member] for member in file.files}

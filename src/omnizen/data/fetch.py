@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from omnizen.data.cache import cache_folder, locked, work_folder
@@ -15,6 +17,8 @@ from omnizen.data.sets import DataSet
 from omnizen.errors import UserError
 
 FETCH_LIMIT_S = 300.0
+MOST_LETTERS = 300
+"""Of a line that a client printed."""
 Say = Callable[[str], None]
 
 
@@ -95,21 +99,28 @@ def _download(row: DataSet, folder: Path, limit_s: float) -> None:
 
 
 def _run(command: list[str], folder: Path, limit_s: float) -> str:
-    """Run a client; return why it failed, or nothing."""
+    """Run a client; return why it failed, or nothing. However this ends, the client and its children have ended."""
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        return f"no end after {limit_s:.0f} s"
+        client = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
     except OSError as error:
         return str(error)
-    if done.returncode == 0:
+    with client:
+        try:
+            out, err = client.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return f"no end after {limit_s:.0f} s"
+        finally:
+            with suppress(ProcessLookupError, PermissionError):  # it has ended already
+                os.killpg(client.pid, signal.SIGKILL)
+    if client.returncode == 0:
         return ""
-    lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    lines = [line[:MOST_LETTERS].strip() for line in (err + out).splitlines() if line.strip()]
     telling = [line for line in lines if line.lower().startswith(("e:", "error", "npm err"))]
     # npm prints the code first and the reason after it.
-    return " ".join((telling or lines)[:3]) or f"exit status {done.returncode}"
+    return " ".join((telling or lines)[:3]) or f"exit status {client.returncode}"
 
 
 def _only_file(row: DataSet, folder: Path) -> Path:
