@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from omnizen.errors import Disagreement, OmnizenError, UserError
 from omnizen.train.init import init
@@ -77,7 +77,9 @@ def test_optimizers(optimizer, said: str) -> None:
     on_all_ranks(lambda run: run.prepare(MODEL, optimizer, plan="dense"), said)
 
 
-@pytest.mark.parametrize("options", [{"plan": "zen-co"}, {"plan": "none.toml"}, {"values": 8}, {"reduction": None}])
+@pytest.mark.parametrize(
+    "options", [{"plan": "zen-co"}, {"plan": "none.toml"}, {"values": 8}, {"reduction": None}, {"plan": 5}]
+)
 def test_a_wrong_choice_on_one_rank_is_heard_by_all(options) -> None:
     def work(run: Run) -> None:
         model = copy.deepcopy(MODEL)
@@ -103,6 +105,19 @@ def rows(count: int, **options) -> DataLoader:
 )
 def test_loaders_that_differ(first, second, said: str) -> None:
     on_all_ranks(lambda run: prepared(run, loader=second if run.rank else first), said, Disagreement)
+
+
+class NoLength(Dataset):
+    def __getitem__(self, i):
+        return X[i]
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [(5, "iterable of batches, got int"), (DataLoader(NoLength()), "a NoLength, has no __len__")],
+)
+def test_loaders_that_are_none(loader, said: str) -> None:
+    on_all_ranks(lambda run: prepared(run, loader=loader), said)
 
 
 def test_too_few_samples() -> None:
@@ -168,7 +183,7 @@ def test_steps_with_parameters_that_came_later() -> None:
 
 
 def test_what_users_do_between_backward_and_step_is_not_refused() -> None:
-    """Several optimizers, replaced gradients, two steps with the same gradients, a pass over stale zeros."""
+    """Several optimizers, replaced gradients, two steps with the same gradients, a step with zeros."""
 
     def body(run: Run):
         model = copy.deepcopy(MODEL)
@@ -181,6 +196,9 @@ def test_what_users_do_between_backward_and_step_is_not_refused() -> None:
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=False)
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        optimizers[1].step()
         loss(model).backward()
         for _ in range(2):
             optimizers[1].step()

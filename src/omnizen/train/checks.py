@@ -87,8 +87,15 @@ def describe_loader(loader: Any) -> str:
     """Return what ranks must agree on about their loaders."""
     if loader is None:
         return "none"
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise UserError(f"loader: run.prepare() takes an iterable of batches, got {type(loader).__name__}")
     if not can_share(loader):
         return "left as it is"
+    if not hasattr(loader.dataset, "__len__"):
+        raise UserError(
+            f"loader: its data set, a {type(loader.dataset).__name__}, has no __len__, so its samples cannot be "
+            "dealt out; give it one, or make it an IterableDataset of each rank's own samples"
+        )
     kind = type(loader.sampler).__name__.removesuffix("Sampler").lower()
     return (
         f"{len(loader.dataset)} samples to deal out, {len(loader.sampler)} an epoch, {kind}, batch_size "

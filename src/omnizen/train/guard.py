@@ -10,6 +10,11 @@ from torch.optim import Optimizer
 from omnizen.errors import UserError
 
 
+def holds_any(grad: Tensor) -> bool:
+    """Return whether a gradient, sparse or not, has an element that is not zero."""
+    return bool((grad._values() if grad.is_sparse else grad).count_nonzero())
+
+
 class StepGuard:
     """Notices optimizer steps with gradients that were never averaged; costs about a microsecond a parameter.
 
@@ -53,7 +58,8 @@ class StepGuard:
                     "run.prepare()"
                 )
             averaged = self._averaged.get(id(param))
-            if not fresh and param.grad is not None and (averaged is None or averaged() is not param.grad):
+            own = param.grad is not None and (averaged is None or averaged() is not param.grad)
+            if not fresh and own and holds_any(param.grad):  # zeros are set to make an optimizer's state
                 raise UserError(
                     f"{self._names[id(param)]}.grad is this rank's own: it was set since the last optimizer.step() "
                     "without a loss.backward() that averages it (torch.autograd.grad does not); use loss.backward()"

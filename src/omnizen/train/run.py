@@ -250,6 +250,10 @@ class Run:
             said, routing = "auto", Routing({})
         elif isinstance(plan, str) and not plan.endswith(".toml"):
             said, routing = plan, by_scheme(model, plan, values)
+        elif not isinstance(plan, str | os.PathLike) and not hasattr(plan, "to_toml"):
+            raise UserError(
+                f"plan: 'auto', the name of a scheme, a plan or the path of its file, or a strategy; got {plan!r}"
+            )
         else:
             self.plan, routing = by_plan(model, plan, self.size, values)
             said = self.plan.to_toml()

@@ -26,7 +26,7 @@ from omnizen.protocols import Comm
 from omnizen.spans import span
 from omnizen.train.buffers import Buffers
 from omnizen.train.control import Agreement, Turn, Word, agree
-from omnizen.train.guard import StepGuard
+from omnizen.train.guard import StepGuard, holds_any
 from omnizen.train.router import trainable
 from omnizen.train.units import Unit
 from omnizen.train.wire import Job, Wire
@@ -203,7 +203,7 @@ class Engine:
         summed, self._summed = self._summed, {}
         for name, param in self._params if summed else []:
             kept = summed.get(id(param))
-            if param.grad is not None and kept is not None and kept() is param.grad and _any(param.grad):
+            if param.grad is not None and kept is not None and kept() is param.grad and holds_any(param.grad):
                 raise UserError(
                     f"reduction='sum': {name}.grad was already summed over ranks and would be summed again; put "
                     "all but the last backward of a step under run.no_sync(), and zero all gradients after it"
@@ -257,8 +257,3 @@ class Engine:
     def _reduce_buffers(self, agreed: Agreement) -> None:
         if agreed.buffers:
             self.buffers.reduce(self.gradients, agreed.share)
-
-
-def _any(grad: Tensor) -> bool:
-    values = grad._values() if grad.is_sparse else grad
-    return bool(values.count_nonzero())
