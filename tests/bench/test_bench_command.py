@@ -17,6 +17,13 @@ from omnizen.errors import UserError
         (["sync", "--hosts", "two"], "comma-separated numbers"),
         (["sync", "--density", "0"], "density"),
         (["sync", "--schemes", "zen"], "unknown scheme"),
+        (["e2e", "--hosts", "0"], "between 2 and 64 hosts, got 0"),
+        (["e2e", "--batch", "0"], "batch must be at least 1, got 0"),
+        (["e2e", "--seconds", "nan"], "timed steps may take more than 0"),
+        (["e2e", "--seed", "-1"], "seed must be at least 0"),
+        (["e2e", "--methods", ","], "no method to run"),
+        (["sync", "--hosts", ""], "nothing to reduce"),
+        (["sync", "--density", ","], "nothing to reduce"),
     ],
 )
 def test_bad_input_is_one_clear_error_before_anything_starts(arguments, says):
@@ -30,3 +37,9 @@ def test_help_names_the_options():
     assert result.exit_code == 0
     for option in ("--quick", "--verify", "--json", "--keep-runs", "--dilation"):
         assert option in result.output
+
+
+@pytest.mark.parametrize("command", ["e2e", "sync"])
+def test_a_file_of_rows_that_cannot_be_written_is_found_before_anything_runs(command, tmp_path):
+    result = CliRunner().invoke(app, ["bench", command, "--json", str(tmp_path)])
+    assert isinstance(result.exception, IsADirectoryError)

@@ -64,9 +64,15 @@ class Settings:
             raise UserError(f"no method to run; allowed: {', '.join(METHODS)}")
         if not 2 <= self.hosts <= 64:
             raise UserError(f"between 2 and 64 hosts, got {self.hosts}")
-        for name in ("repeats", "steps"):
+        for name in ("repeats", "steps", "batch"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.budget_s < self.limit_s:
+            raise UserError(
+                f"timed steps may take more than 0 and less than {self.limit_s:g} s, got {self.budget_s:g}"
+            )
+        if self.seed < 0:
+            raise UserError(f"seed must be at least 0, got {self.seed}")
 
 
 def quick(settings: Settings) -> dict[str, Any]:

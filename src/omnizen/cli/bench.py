@@ -62,13 +62,16 @@ def e2e(
     from omnizen.bench.summary import e2e_table
 
     settings = bench.Settings(
-        case=case, hosts=hosts or (4 if quick else 8), rate=rate, dilation=_dilation(dilation), batch=batch,
-        methods=tuple(_words(methods)) or (bench.QUICK if verify else bench.METHODS),
+        case=case, hosts=(4 if quick else 8) if hosts is None else hosts, rate=rate,
+        dilation=_dilation(dilation), batch=batch,
+        methods=tuple(_words(methods)) if methods else (bench.QUICK if verify else bench.METHODS),
         repeats=repeats, steps=steps, budget_s=seconds, seed=seed, keep_runs=keep_runs,
         case_options={} if text is None else {"text": str(text)},
     )  # fmt: skip
     if quick:
         settings = replace(settings, **bench.quick(settings))
+    if json is not None:
+        append(json, [])  # a file that cannot be written is found now and not after hours
     console = Console()
     with Progress(console, total=settings.repeats * len(settings.methods)) as progress:
         if verify:
@@ -113,6 +116,10 @@ def sync(
         hosts=_numbers(hosts, "--hosts", int), rates=_words(rate), rows=rows, width=width,
         densities=_numbers(density, "--density", float), skews=_words(skew), grid=grid,
     )  # fmt: skip
+    if not points:
+        raise UserError("there is nothing to reduce: --hosts, --rate, --density and --skew each need a value")
+    if json is not None:
+        append(json, [])
     console = Console()
     found = bench.run_sync(
         points, schemes=_words(schemes), repeats=repeats, dilation=_dilation(dilation), seed=seed,
