@@ -10,7 +10,7 @@ from omnizen.report import numbers
 from omnizen.report.analysis import summarise
 from omnizen.report.load import load_runs
 from omnizen.report.markup import chart
-from omnizen.report.page import render, write_report
+from omnizen.report.page import render, save_report, write_report
 from tests.report.sample_run import SIZE, plan, write_run
 
 EVIL = "<script>alert('x')</script>&\"@wire"
@@ -143,3 +143,10 @@ def test_data_of_a_chart_cannot_end_its_script():
     text = chart("c", "t", evil, "s", "").text
     assert text.count("</script>") == 1
     assert figures(text) == {"c": evil}
+
+
+def test_a_trace_that_cannot_be_written_is_a_note_beside_the_report(tmp_path):
+    (run,) = load_runs([write_run(tmp_path / "run")])
+    (tmp_path / "run" / "trace.json").mkdir()
+    assert save_report([run], tmp_path / "out.html").exists()
+    assert run.problems == [f"{tmp_path / 'run' / 'trace.json'} cannot be written: Is a directory"]

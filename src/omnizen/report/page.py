@@ -51,10 +51,13 @@ def save_report(runs: Sequence[RunData], out: str | Path | None = None) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(render(runs), encoding="utf-8")
-        for run in runs:
-            write_trace(run)
     except OSError as error:
-        raise UserError(f"{error.filename or path} cannot be written: {error.strerror}") from error
+        raise UserError(f"the report cannot be written to {path}: {error.strerror}") from error
+    for run in runs:
+        try:
+            write_trace(run)
+        except OSError as error:  # the run may be another user's, and the report is there
+            run.problems.append(f"{error.filename or 'trace.json'} cannot be written: {error.strerror}")
     return path
 
 
