@@ -16,7 +16,7 @@ def settings(tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text(TEXT * 30)
     return Settings(
-        case="lm", hosts=2, methods=("ddp-sparse",), repeats=1, batch=2, limit_s=50.0,
+        case="lm", hosts=2, methods=("ddp-sparse",), repeats=1, batch=2, limit_s=50.0, budget_s=20.0,
         case_options={"text": str(tmp_path / "text")}, keep_runs=tmp_path / "runs",
     )  # fmt: skip
 

@@ -69,9 +69,8 @@ def load_subject(path: str) -> Subject:
     except (Exception, SystemExit) as error:
         raise UserError(f"{path} failed: {of_user_code(error)}") from error
     if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], nn.Module) and _batches(made[1])):
-        got = (
-            f"({', '.join(type(part).__name__ for part in made)})" if isinstance(made, tuple) else repr(type(made))
-        )
+        names = [type(part).__name__ for part in (made if isinstance(made, tuple) else (made,))]
+        got = f"({', '.join(names)})" if isinstance(made, tuple) else names[0]
         raise UserError(f"{path} must return (model, {{batch size: [batch, ...]}}, loss), got {got}")
     if not callable(made[2]):
         raise UserError(f"{path} must return a loss(model, batch) as the third, got {type(made[2]).__name__}")
