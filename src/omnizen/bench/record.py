@@ -28,13 +28,14 @@ class Recording:
     answer: Answer
     wrapped: Wrapped
     zero_s: float
+    batch: int
 
     @classmethod
     def start(cls, job: Job, answer: Answer, model: nn.Module, wrapped: Wrapped) -> Recording:
         """Write who runs what."""
         zero_s = time.monotonic()
         if wrapped.run is not None:
-            return cls(None, answer, wrapped, zero_s)
+            return cls(None, answer, wrapped, zero_s, job.batch)
         writer = EventWriter(events_path(job.run_dir, answer.rank))
         size = sum(p.numel() for p in model.parameters())
         network = answer.network
@@ -55,7 +56,7 @@ class Recording:
             )
         )
         writer.write(NoteEvent(step=0, text=NOTE))
-        return cls(writer, answer, wrapped, zero_s)
+        return cls(writer, answer, wrapped, zero_s, job.batch)
 
     def before(self) -> tuple[int, int]:
         """Return the byte counters, to be given to ``step``."""
@@ -75,7 +76,7 @@ class Recording:
                 compute_s=compute_s,
                 wire_s=step_s - compute_s,
                 loss=loss,
-                samples=self.answer.items_per_step,
+                samples=self.batch,
                 tx_bytes=sent - before[0],
                 rx_bytes=received - before[1],
             )
