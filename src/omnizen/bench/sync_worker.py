@@ -131,19 +131,17 @@ def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
     """Measure links, devices and patterns; keep the planner's choice and predictions."""
     from omnizen import catalog
     from omnizen.bench.patterns import contribution, indices
-    from omnizen.measure.device import measure_device
-    from omnizen.measure.facts import DeviceFacts, Facts
+    from omnizen.measure.device import measure_devices
+    from omnizen.measure.facts import Facts
     from omnizen.measure.gradient import PatternProbe
     from omnizen.measure.links import measure_links
-    from omnizen.measure.texts import gather_texts
     from omnizen.plan.cost import predict
     from omnizen.plan.links import LinkModel
     from omnizen.plan.search import make_plan, slowest_rates
     from omnizen.plan.trial import refine
 
     links = measure_links(comm)
-    texts = gather_texts(comm, measure_device(comm.rank).model_dump_json())
-    devices = [DeviceFacts.model_validate_json(text) for text in texts]
+    devices = measure_devices(comm)
     probe = PatternProbe(comm)
     for number, point in enumerate(job.points):
         rows = torch.from_numpy(indices(point, comm.rank, job.seed))

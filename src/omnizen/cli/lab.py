@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omnizen.errors import UserError
+from omnizen.plan.words import amount
 
 if TYPE_CHECKING:
     from omnizen.lab import LabResult
@@ -87,17 +88,10 @@ def _show(result: LabResult) -> None:
     for column in table.columns:
         column.justify = "right"
     for host, (code, seconds) in enumerate(zip(result.returncodes, result.host_seconds, strict=True)):
-        sent = _bytes(result.tx_bytes[host]) if result.tx_bytes else "-"
-        received = _bytes(result.rx_bytes[host]) if result.rx_bytes else "-"
+        sent = amount(result.tx_bytes[host]) if result.tx_bytes else "-"
+        received = amount(result.rx_bytes[host]) if result.rx_bytes else "-"
         row = [str(host), str(code), sent, received, f"{seconds:.2f}"]
         if result.factor != 1.0:
             row.append(f"{seconds / result.factor:.2f}")
         table.add_row(*row)
     console.print(table)
-
-
-def _bytes(count: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count:.0f} B"

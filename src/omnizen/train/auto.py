@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from omnizen.measure.device import measure_device
+from omnizen.measure.device import measure_devices
 from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts, LinkFacts, StepFacts
 from omnizen.measure.gradient import PatternProbe
 from omnizen.measure.links import measure_links
@@ -50,10 +50,9 @@ class Machines:
     devices: list[DeviceFacts]
 
 
-def measure_machines(gradients: Comm, control: Comm) -> Machines:
+def measure_machines(gradients: Comm) -> Machines:
     """Measure each rank's device and the links between them (collective, about ``LINKS_BUDGET_S`` long)."""
-    own = measure_device(gradients.rank, gradients.device).model_dump_json()
-    devices = [DeviceFacts.model_validate_json(text) for text in gather_texts(control, own)]
+    devices = measure_devices(gradients)
     return Machines(measure_links(gradients, LINKS_BUDGET_S), devices)
 
 

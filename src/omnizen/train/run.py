@@ -152,7 +152,7 @@ class Run:
         said, routing = on_everyone(partial(gather_texts, self.control), choose)
         self.started = equalise(model, self.control)
         compare_settings(gather_texts(self.control, said))
-        machines = measure_machines(self.gradients, self.control) if self._watches(plan) else None
+        machines = measure_machines(self.gradients) if self._watches(plan) else None
         self._model, self._values = model, values
         self._engine = Engine(
             model,
