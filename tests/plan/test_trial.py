@@ -7,7 +7,7 @@ from omnizen import catalog
 from omnizen.comm.threads import run_ranks
 from omnizen.plan.plan import Prediction, Rejected, TensorPlan
 from omnizen.plan.search import make_plan
-from omnizen.plan.trial import refine
+from omnizen.plan.trial import CLEARLY, refine
 from omnizen.types import Dense, Sparse
 from tests.plan.builders import independent, job
 
@@ -94,7 +94,20 @@ def test_real_schemes_run_on_real_contributions(scheme):
     assert refined[0] == refined[1] == refined[2]
     tensor = refined[0].tensors[0]
     assert (tensor.origin, len(tensor.rejected)) == ("trial", 1)
-    assert tensor.measured_s <= tensor.rejected[0].measured_s
+    other_s = tensor.rejected[0].measured_s
+    if tensor.scheme == plan.tensors[0].scheme:
+        assert other_s > CLEARLY * tensor.measured_s, (
+            "the planned scheme stays only where no other is clearly faster"
+        )
+    else:
+        assert tensor.measured_s <= CLEARLY * other_s
+
+
+@pytest.mark.parametrize(("other_s", "winner"), [(0.98, "zen-coo"), (0.96, "agsparse")])
+def test_a_scheme_must_be_clearly_faster_to_replace_the_planned_one(other_s, winner, monkeypatch):
+    seconds = {"zen-coo": [[9.0, 1.0, 1.0, 1.0]] * 2, "agsparse": [[9.0, other_s, other_s, other_s]] * 2}
+    refined, _ = try_with(plan_of({"zen-coo": 1.0, "agsparse": 1.05}), seconds, monkeypatch)
+    assert refined.tensors[0].scheme == winner
 
 
 def test_equal_predictions_are_tried_once_and_no_more_than_three_schemes(monkeypatch):
