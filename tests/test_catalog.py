@@ -7,27 +7,28 @@ import sys
 
 import pytest
 
-from omnizen import catalog, codecs, reducers
+from omnizen import catalog, codecs, reducers, selectors
 from omnizen.errors import UserError
 
-ROWS = {**catalog.REDUCERS, **catalog.CODECS, **catalog.WRAPPERS}
+ROWS = {**catalog.REDUCERS, **catalog.CODECS, **catalog.SELECTORS, **catalog.WRAPPERS}
 
 
 def methods_in(module):
-    """Classes defined in a module that encode or reduce."""
+    """Classes defined in a module that encode, select or reduce."""
     own = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
-    return [c for c in own if {"encode", "decode"} <= set(dir(c)) or {"start", "traffic"} <= set(dir(c))]
+    kinds = ({"encode", "decode"}, {"select", "keeps"}, {"start", "traffic"})
+    return [c for c in own if any(kind <= set(dir(c)) for kind in kinds)]
 
 
 def test_every_method_is_in_the_catalogue():
     listed = {f"omnizen.{row.factory.split(':')[0]}" for row in ROWS.values()}
-    for room in (codecs, reducers):
+    for room in (codecs, reducers, selectors):
         for found in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
             module = importlib.import_module(found.name)
             assert not methods_in(module) or module.__name__ in listed, f"{module.__name__} is in no catalogue row"
 
 
-@pytest.mark.parametrize("name", [*catalog.REDUCERS, *catalog.CODECS])
+@pytest.mark.parametrize("name", [*catalog.REDUCERS, *catalog.CODECS, *catalog.SELECTORS])
 def test_a_row_makes_what_it_names(name):
     row = ROWS[name]
     assert row.make().name == name
@@ -48,6 +49,8 @@ def test_names_are_looked_up():
         catalog.reducer("zen-co")
     with pytest.raises(UserError, match="did you mean 'bitmap'"):
         catalog.codec("bitmp")
+    with pytest.raises(UserError, match="did you mean 'top-k'"):
+        catalog.selector("topk")
     with pytest.raises(UserError, match="did you mean 'hash'"):
         catalog.reducer("zen-coo", partition="hsh")
     with pytest.raises(UserError, match="did you mean 'bitmap'"):

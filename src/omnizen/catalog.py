@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omnizen.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from omnizen.protocols import Codec, Reducer
+    from omnizen.protocols import Codec, Reducer, Selector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,16 @@ class CodecRow(_Row):
         return made
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorRow(_Row):
+    """A way to choose the elements that are sent."""
+
+    def make(self, **settings: Any) -> Selector:
+        """Make the selector, with the row's hyper-parameters unless others are given."""
+        made: Selector = self._made((), settings)
+        return made
+
+
 _ZEN = """@inproceedings{wang2025zen,
   title = {{ZEN}: Empowering Distributed Training with Sparsity-driven Data Synchronization},
   author = {Wang, Zhuang and Xu, Zhaozhuo and Xi, Jingyi and Wang, Yuke and
@@ -84,6 +94,15 @@ _WARMUP = """@inproceedings{lin2018deep,
   title = {Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training},
   author = {Lin, Yujun and Han, Song and Mao, Huizi and Wang, Yu and Dally, William J.},
   booktitle = {International Conference on Learning Representations}, year = {2018}}"""
+
+_TOP_K = """@inproceedings{aji2017sparse,
+  title = {Sparse Communication for Distributed Gradient Descent},
+  author = {Aji, Alham Fikri and Heafield, Kenneth},
+  booktitle = {Proceedings of the 2017 Conference on Empirical Methods in Natural Language Processing},
+  year = {2017}}"""
+_THRESHOLD = """@inproceedings{strom2015scalable,
+  title = {Scalable Distributed {DNN} Training Using Commodity {GPU} Cloud Computing},
+  author = {Strom, Nikko}, booktitle = {Interspeech}, year = {2015}}"""
 
 _SPARSE = ("row-sparse", "element-sparse")
 
@@ -172,6 +191,30 @@ CODECS: dict[str, CodecRow] = {
 """Ways to pack, by name."""
 
 
+def _selector(factory: str, summary: str, saves: str, citation: str) -> SelectorRow:
+    return SelectorRow(
+        factory=f"selectors.{factory}", summary=summary, saves=saves, citation=citation,
+        kinds=("dense", "element-sparse"),
+    )  # fmt: skip
+
+
+SELECTORS: dict[str, SelectorRow] = {
+    "top-k": _selector(
+        "top_k:top_k",
+        "the elements of largest magnitude, exactly",
+        "all other elements, at the smallest error; costs the search for the k-th largest",
+        _TOP_K,
+    ),
+    "threshold": _selector(
+        "threshold:threshold",
+        "every element from a fixed magnitude on",
+        "any search; costs a tuned number and any say over how many are sent",
+        _THRESHOLD,
+    ),
+}
+"""Ways to choose elements, by name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapperRow(_Row):
     """What is put around reducers, or between codecs."""
@@ -239,3 +282,14 @@ def codec(name: str, **settings: Any) -> Codec:
     if name not in CODECS:
         raise UserError(f"codec: {nearest(name, CODECS)}")
     return CODECS[name].make(**settings)
+
+
+def selector(name: str, **settings: Any) -> Selector:
+    """Make a selector by name.
+
+    Raises:
+        UserError: for an unknown name; the nearest one is suggested.
+    """
+    if name not in SELECTORS:
+        raise UserError(f"selector: {nearest(name, SELECTORS)}")
+    return SELECTORS[name].make(**settings)

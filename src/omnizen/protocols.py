@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from omnizen.types import Contribution, Parts, Payload, Reduced, Sparsity, State, Step, Traffic
+from omnizen.types import Contribution, Parts, Payload, Reduced, Sparse, Sparsity, State, Step, Traffic
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -148,6 +148,38 @@ class Codec(Protocol):
 
     def nbytes(self, pattern: Sparsity) -> tuple[float, float]:
         """Return the least and the most bytes that one encoded contribution of this pattern takes."""
+        ...
+
+
+class Selector(Protocol):
+    """Which elements of a flat tensor are kept. Stateless; thresholds that live on belong into a reducer's State.
+
+    Laws: what is selected is Sparse of width 1, indices ascending; values are the tensor's own, rescaled only when
+    ``unbiased``; NaN and infinity are always selected, so that they are reported and not hidden; ``keeps`` bounds
+    how many come beyond those; the tensor and the step alone decide; the input is never changed.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the catalogue and in records."""
+        ...
+
+    @property
+    def density(self) -> float:
+        """Fraction of elements that it aims to keep, in (0, 1]; k is ``max(1, round(density numel))``, 0 of 0."""
+        ...
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the mean over many steps of what is selected is the tensor."""
+        ...
+
+    def select(self, flat: Tensor, step: Step) -> Sparse:
+        """Return the kept elements of ``flat`` ``[numel]``; indices count from its start."""
+        ...
+
+    def keeps(self, numel: int) -> tuple[int, int]:
+        """Return the least (zeros aside) and the most finite elements that it keeps of ``numel``."""
         ...
 
 

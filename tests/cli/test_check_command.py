@@ -22,6 +22,9 @@ class Wrong(Mine):
     def decode(self, payload):
         return Dense(super().decode(payload).values * 190)
 
+class Half:
+    def select(self, flat, step): ...
+
 mine = AgSparse()
 half = object()
 
@@ -71,6 +74,7 @@ def test_a_bad_plug_in_is_told_which_law_it_breaks(plugins):
 
 def test_rows_of_the_catalogue_can_be_named():
     assert run("coo").exit_code == 0
+    assert "all 7 laws hold" in run("top-k").output
 
 
 def test_wrong_targets_are_explained(plugins, tmp_path, monkeypatch):
@@ -89,10 +93,12 @@ def test_wrong_targets_are_explained(plugins, tmp_path, monkeypatch):
         f"{plugins}:Mien": "did you mean 'Mine'",
         f"{plugins}:half": "is object, neither a codec",
         f"{plugins}:Partly": "is a reducer without name, takes, agrees, conserves, exact, init, traffic",
+        f"{plugins}:Half": "is a selector without name, density, unbiased, keeps",
         f"{plugins}:needs": "cannot be made without arguments",
         f"{tmp_path}/none.py:Mine": "there is no file",
         "no_such_package.x:Mine": "there is no module",
         "zen-co": "did you mean 'zen-coo'",
+        "top-q": "did you mean 'top-k'",
     }
     for target, message in wrong.items():
         result = run(target)

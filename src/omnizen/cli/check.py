@@ -1,4 +1,4 @@
-"""``omnizen check``: the laws, on a codec or reducer of the user's own."""
+"""``omnizen check``: the laws, on a codec, selector or reducer of the user's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(
     target: str = typer.Argument(help="What to check: file.py:name or package.module:name, or a catalogue name."),
     ranks: str = typer.Option("1,2,3,4,5,7,8", help="Numbers of ranks to try a reducer on, separated by commas."),
 ) -> None:
-    """Check a codec or reducer against the laws that all methods of the catalogue keep."""
+    """Check a codec, selector or reducer against the laws that all methods of the catalogue keep."""
     from rich.console import Console
 
     subject = load(target)
@@ -59,7 +59,9 @@ def load(target: str) -> Any:
             return catalog.reducer(target)
         if target in catalog.CODECS:
             return catalog.codec(target)
-        names = [*catalog.REDUCERS, *catalog.CODECS]
+        if target in catalog.SELECTORS:
+            return catalog.selector(target)
+        names = [*catalog.REDUCERS, *catalog.CODECS, *catalog.SELECTORS]
         raise UserError(f"expected file.py:name, module:name or a catalogue name; {nearest(target, names)}")
     module = _module(place)
     if not hasattr(module, name):
@@ -111,13 +113,18 @@ def _module(place: str) -> Any:
     return module
 
 
-CODEC = ("name", "takes", "gives", "summable", "unbiased", "exact", "encode", "decode", "nbytes")
-REDUCER = ("name", "takes", "agrees", "conserves", "exact", "init", "start", "traffic")
+PARTS = {
+    "codec": ("name", "takes", "gives", "summable", "unbiased", "exact", "encode", "decode", "nbytes"),
+    "reducer": ("name", "takes", "agrees", "conserves", "exact", "init", "start", "traffic"),
+    "selector": ("name", "density", "unbiased", "select", "keeps"),
+}
 
 
 def _kind(subject: Any) -> str:
     if hasattr(subject, "encode") and hasattr(subject, "decode"):
         return "codec"
+    if hasattr(subject, "select"):
+        return "selector"
     return "reducer" if hasattr(subject, "start") else ""
 
 
@@ -125,24 +132,28 @@ def judge(subject: Any, target: str, sizes: tuple[int, ...]) -> list[Verdict]:
     """Return what comes of every law for the object's kind.
 
     Raises:
-        UserError: for an object that is neither a codec nor a reducer, or lacks part of the contract.
+        UserError: for an object that is no codec, selector or reducer, or lacks part of the contract.
     """
     from omnizen.errors import UserError, of_user_code
     from omnizen.laws.codec import check_codec
     from omnizen.laws.reducer import check_reducer
+    from omnizen.laws.selector import check_selector
 
     kind = _kind(subject)
     if not kind:
         raise UserError(
-            f"{target} is {type(subject).__name__}, neither a codec (encode, decode) nor a reducer (start, traffic)"
+            f"{target} is {type(subject).__name__}, neither a codec (encode, decode), "
+            "nor a selector (select, keeps), nor a reducer (start, traffic)"
         )
     try:
-        lacking = [part for part in (CODEC if kind == "codec" else REDUCER) if not hasattr(subject, part)]
+        lacking = [part for part in PARTS[kind] if not hasattr(subject, part)]
     except Exception as error:
         raise UserError(f"{target} is a {kind} whose parts cannot be read: {of_user_code(error)}") from error
     if lacking:
         raise UserError(f"{target} is a {kind} without {', '.join(lacking)} (see omnizen.protocols)")
-    return check_codec(subject) if kind == "codec" else check_reducer(subject, sizes)
+    if kind == "reducer":
+        return check_reducer(subject, sizes)
+    return check_codec(subject) if kind == "codec" else check_selector(subject)
 
 
 def table(found: list[Verdict], name: str) -> Any:

@@ -15,7 +15,7 @@ def cite(name: str = typer.Argument("", help="A method of the catalogue; all of 
     from omnizen import catalog
     from omnizen.errors import UserError, nearest
 
-    rows = {**catalog.REDUCERS, **catalog.CODECS, **catalog.WRAPPERS}
+    rows = {**catalog.REDUCERS, **catalog.CODECS, **catalog.SELECTORS, **catalog.WRAPPERS}
     if name and name not in rows:
         raise UserError(f"method: {nearest(name, rows)}")
     by_citation: dict[str, list[str]] = {}

@@ -1,0 +1,71 @@
+"""What a selector may be given, and what it gives back."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from omnizen.errors import UserError
+from omnizen.types import Sparse
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def checked_density(density: float, who: str) -> float:
+    """Return a kept fraction unchanged; raises ``UserError`` when it is not in (0, 1].
+
+    Example:
+        >>> checked_density(0.01, "top-k")
+        0.01
+    """
+    known = isinstance(density, (int, float)) and not isinstance(density, bool)
+    if not known or not 0 < density <= 1:  # NaN is refused too
+        raise UserError(f"{who}: density is the fraction that is kept, above 0 and at most 1; got {density!r}")
+    return float(density)
+
+
+def checked_positive(value: float, setting: str, who: str) -> float:
+    """Return a number unchanged; raises ``UserError`` when it is not above 0 and finite."""
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not known or not 0 < value < math.inf:
+        raise UserError(f"{who}: {setting} must be above 0 and finite, got {value!r}")
+    return float(value)
+
+
+def checked_count(value: int, setting: str, who: str, low: int, high: int) -> int:
+    """Return a whole number unchanged; raises ``UserError`` when it is not in ``low..high``."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise UserError(f"{who}: {setting} must be a whole number in {low}..{high}, got {value!r}")
+    return value
+
+
+def num_kept(density: float, numel: int) -> int:
+    """Return how many elements of ``numel`` are kept: ``max(1, round(density numel))``, and 0 of 0.
+
+    Example:
+        >>> num_kept(0.01, 1000), num_kept(0.01, 3), num_kept(0.5, 0)
+        (10, 1, 0)
+    """
+    return min(numel, max(1, round(density * numel)))
+
+
+def checked_flat(flat: Tensor, who: str) -> Tensor:
+    """Return a flat tensor without its graph.
+
+    Raises:
+        UserError: for anything but floating-point values ``[numel]``.
+    """
+    if not isinstance(flat, Tensor) or flat.dim() != 1:
+        shape = tuple(flat.shape) if isinstance(flat, Tensor) else type(flat).__name__
+        raise UserError(f"{who} selects from a flat tensor [numel], got {shape}")
+    if flat.dtype not in DTYPES:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise UserError(f"{who} selects from values of {allowed}; got {str(flat.dtype).removeprefix('torch.')}")
+    return flat.detach()
+
+
+def chosen(flat: Tensor, indices: Tensor) -> Sparse:
+    """Return the elements at ascending indices ``[k]`` int64, as they are."""
+    return Sparse(indices, flat[indices].view(-1, 1), flat.numel())
