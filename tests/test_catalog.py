@@ -40,7 +40,7 @@ def test_a_row_makes_what_it_names(name):
 
 def test_the_fixed_scheme_names_are_there():
     fixed = ("dense", "agsparse", "sparcml", "zen-coo", "zen-bitmap", "zen-cyclic-coo", "zen-cyclic-bitmap")
-    assert tuple(catalog.REDUCERS) == fixed
+    assert set(fixed) <= set(catalog.schemes("row-sparse"))
 
 
 def test_names_are_looked_up():

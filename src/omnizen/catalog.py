@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from omnizen import catalog_citations as citations
 from omnizen.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class _Row:
     """Where the method comes from."""
     kinds: tuple[str, ...]
     """Gradients that it applies to: "dense", "row-sparse", "element-sparse"."""
+    lossy: bool = False
+    """Whether what arrives may differ from what was sent by more than the order of a sum; never chosen unasked."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Hyper-parameters of this row."""
 
@@ -65,45 +68,6 @@ class SelectorRow(_Row):
         return made
 
 
-_ZEN = """@inproceedings{wang2025zen,
-  title = {{ZEN}: Empowering Distributed Training with Sparsity-driven Data Synchronization},
-  author = {Wang, Zhuang and Xu, Zhaozhuo and Xi, Jingyi and Wang, Yuke and
-    Shrivastava, Anshumali and Ng, T. S. Eugene},
-  booktitle = {19th USENIX Symposium on Operating Systems Design and Implementation (OSDI 25)},
-  pages = {537--556}, year = {2025}, note = {arXiv:2309.13254}}"""
-_SPARCML = """@inproceedings{renggli2019sparcml,
-  title = {{SparCML}: High-Performance Sparse Communication for Machine Learning},
-  author = {Renggli, C{\\`e}dric and Ashkboos, Saleh and Aghagolzadeh, Mehdi and Alistarh, Dan and
-    Hoefler, Torsten},
-  booktitle = {Proceedings of the International Conference for High Performance Computing, Networking, Storage and
-    Analysis (SC '19)}, year = {2019}, note = {arXiv:1802.08021}}"""
-_RING = """@article{patarasuk2009bandwidth,
-  title = {Bandwidth optimal all-reduce algorithms for clusters of workstations},
-  author = {Patarasuk, Pitch and Yuan, Xin},
-  journal = {Journal of Parallel and Distributed Computing}, volume = {69}, number = {2}, year = {2009}}"""
-_MIXED = """@inproceedings{micikevicius2018mixed,
-  title = {Mixed Precision Training},
-  author = {Micikevicius, Paulius and Narang, Sharan and Alben, Jonah and others},
-  booktitle = {International Conference on Learning Representations}, year = {2018}}"""
-
-_FEEDBACK = """@inproceedings{karimireddy2019error,
-  title = {Error Feedback Fixes {SignSGD} and other Gradient Compression Schemes},
-  author = {Karimireddy, Sai Praneeth and Rebjock, Quentin and Stich, Sebastian and Jaggi, Martin},
-  booktitle = {International Conference on Machine Learning}, year = {2019}}"""
-_WARMUP = """@inproceedings{lin2018deep,
-  title = {Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training},
-  author = {Lin, Yujun and Han, Song and Mao, Huizi and Wang, Yu and Dally, William J.},
-  booktitle = {International Conference on Learning Representations}, year = {2018}}"""
-
-_TOP_K = """@inproceedings{aji2017sparse,
-  title = {Sparse Communication for Distributed Gradient Descent},
-  author = {Aji, Alham Fikri and Heafield, Kenneth},
-  booktitle = {Proceedings of the 2017 Conference on Empirical Methods in Natural Language Processing},
-  year = {2017}}"""
-_THRESHOLD = """@inproceedings{strom2015scalable,
-  title = {Scalable Distributed {DNN} Training Using Commodity {GPU} Cloud Computing},
-  author = {Strom, Nikko}, booktitle = {Interspeech}, year = {2015}}"""
-
 _SPARSE = ("row-sparse", "element-sparse")
 
 
@@ -111,7 +75,12 @@ def _zen(partition: str, pull: str, summary: str) -> ReducerRow:
     saves = "bytes where ranks' rows overlap, on many ranks; costs a second exchange that follows the first"
     settings = {"partition": partition, "pull": pull}
     return ReducerRow(
-        factory="reducers.zen:zen", summary=summary, saves=saves, citation=_ZEN, kinds=_SPARSE, settings=settings
+        factory="reducers.zen:zen",
+        summary=summary,
+        saves=saves,
+        citation=citations.ZEN,
+        kinds=_SPARSE,
+        settings=settings,
     )
 
 
@@ -120,21 +89,21 @@ REDUCERS: dict[str, ReducerRow] = {
         factory="reducers.dense:dense",
         summary="all elements by ring all-reduce",
         saves="nothing; the bytes do not depend on the pattern",
-        citation=_RING,
+        citation=citations.RING,
         kinds=("dense", *_SPARSE),
     ),
     "agsparse": ReducerRow(
         factory="reducers.agsparse:agsparse",
         summary="everybody's rows to everybody, added up once",
         saves="bytes on few ranks; costs n - 1 times one rank's rows",
-        citation=_ZEN,
+        citation=citations.ZEN,
         kinds=_SPARSE,
     ),
     "sparcml": ReducerRow(
         factory="reducers.sparcml:sparcml",
         summary="sums of pairs, then of pairs of pairs, along a hypercube",
         saves="steps (log2 n) and bytes where rows overlap little on few ranks",
-        citation=_SPARCML,
+        citation=citations.SPARCML,
         kinds=_SPARSE,
     ),
     "zen-coo": _zen("hash", "coo", "rows to owners by hash, averages back with indices"),
@@ -150,7 +119,7 @@ def _sixteen_bits(values: str, error: str) -> CodecRow:
         factory="codecs.cast:cast",
         summary=f"values in {values}, summed in float32",
         saves=f"half of the bytes; costs a relative error of {error}",
-        citation=_MIXED,
+        citation=citations.MIXED,
         kinds=("dense",),
         settings={"values": values},
     )
@@ -163,21 +132,21 @@ CODECS: dict[str, CodecRow] = {
         factory="codecs.coo:coo",
         summary="rows with 4-byte indices",
         saves="the rows that are not there; costs one index a row",
-        citation=_SPARCML,
+        citation=citations.SPARCML,
         kinds=_SPARSE,
     ),
     "bitmap": CodecRow(
         factory="codecs.bitmap:bitmap",
         summary="rows with one bit for every row of the tensor",
         saves="indices where more than 1 row in 32 is there; costs a bit for every row",
-        citation=_ZEN,
+        citation=citations.ZEN,
         kinds=_SPARSE,
     ),
     "hash-bitmap": CodecRow(
         factory="codecs.bitmap:hash_bitmap",
         summary="one owner's rows with one bit for each row that it owns",
         saves="indices; all owners' bitmaps together take one bit for every row",
-        citation=_ZEN,
+        citation=citations.ZEN,
         kinds=_SPARSE,
     ),
     "rows": CodecRow(
@@ -203,13 +172,13 @@ SELECTORS: dict[str, SelectorRow] = {
         "top_k:top_k",
         "the elements of largest magnitude, exactly",
         "all other elements, at the smallest error; costs the search for the k-th largest",
-        _TOP_K,
+        citations.TOP_K,
     ),
     "threshold": _selector(
         "threshold:threshold",
         "every element from a fixed magnitude on",
         "any search; costs a tuned number and any say over how many are sent",
-        _THRESHOLD,
+        citations.THRESHOLD,
     ),
 }
 """Ways to choose elements, by name."""
@@ -229,14 +198,14 @@ WRAPPERS: dict[str, WrapperRow] = {
         factory="reducers.feedback:feedback",
         summary="what a reducer did not send is given to it again in the next step",
         saves="the accuracy of lossy reducers; costs memory of one gradient",
-        citation=_FEEDBACK,
+        citation=citations.FEEDBACK,
         kinds=("dense", *_SPARSE),
     ),
     "warmup": WrapperRow(
         factory="reducers.warmup:warmup",
         summary="another reducer for the first steps",
         saves="the accuracy of lossy reducers early in training; costs bytes for those steps",
-        citation=_WARMUP,
+        citation=citations.WARMUP,
         kinds=("dense", *_SPARSE),
         settings={"steps": 100},
     ),
@@ -245,6 +214,13 @@ WRAPPERS: dict[str, WrapperRow] = {
         summary="small tensors by one reducer, large ones by another",
         saves="work on tensors that one message carries",
         citation="Omnizen",
+        kinds=("dense", *_SPARSE),
+    ),
+    "gathered": WrapperRow(
+        factory="reducers.gathered:gathered",
+        summary="everybody's packed contribution to everybody, unpacked and averaged",
+        saves="what the codec saves on few ranks; costs n - 1 payloads a rank",
+        citation=citations.GRACE,
         kinds=("dense", *_SPARSE),
     ),
     "pipe": WrapperRow(
@@ -271,6 +247,21 @@ def reducer(name: str, **settings: Any) -> Reducer:
     if name not in REDUCERS:
         raise UserError(f"reduction scheme: {nearest(name, REDUCERS)}")
     return REDUCERS[name].make(**settings)
+
+
+def schemes(kind: str | None = None, *, lossy: bool = False) -> list[str]:
+    """Return the names of the reducers that apply to a kind of gradient (all kinds if left out).
+
+    Args:
+        lossy: whether to return those that lose something too.
+
+    Example:
+        >>> schemes("dense")
+        ['dense']
+    """
+    return [
+        name for name, row in REDUCERS.items() if (kind is None or kind in row.kinds) and (lossy or not row.lossy)
+    ]
 
 
 def codec(name: str, **settings: Any) -> Codec:

@@ -18,9 +18,12 @@ class Dense:
 
     Args:
         values: any shape; reducers see it flat, ``[numel]``.
+        layout: the tensors that lie in a flat buffer, for methods that work tensor by tensor (top-k, signs, ...);
+            without one, ``values`` is one tensor.
     """
 
     values: Tensor
+    layout: Layout | None = None
 
     @property
     def nbytes(self) -> int:

@@ -28,7 +28,7 @@ def test_every_reducer_keeps_every_law(name):
 
 
 @pytest.mark.parametrize("values", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", catalog.schemes("row-sparse"))
 def test_every_reducer_keeps_the_laws_with_16_bit_values(name, values):
     assert broken_laws(catalog.reducer(name, values=values), (1, 3, 4) if values == "float16" else (5,)) == {}
 

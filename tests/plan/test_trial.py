@@ -87,7 +87,7 @@ def test_a_tensor_without_a_sample_keeps_its_plan():
     assert run_ranks(2, lambda comm: refine(plan, comm, {})) == [plan, plan]
 
 
-@pytest.mark.parametrize("scheme", catalog.REDUCERS)
+@pytest.mark.parametrize("scheme", catalog.schemes("row-sparse"))
 def test_real_schemes_run_on_real_contributions(scheme):
     plan = plan_of({"zen-coo" if scheme == "agsparse" else "agsparse": 1e-3, scheme: 1.1e-3})
     refined = run_ranks(3, lambda comm: refine(plan, comm, {"x": ROWS}, rounds=1))

@@ -10,7 +10,7 @@ from omnizen.reducers.contribution import as_tensor
 from omnizen.types import Dense, Sparse, Step
 
 SIZES = [1, 2, 3, 4, 5, 7, 8]
-SPARSE = [name for name in catalog.REDUCERS if name != "dense"]
+SPARSE = [name for name in catalog.schemes("row-sparse") if name != "dense"]
 
 
 def contribution(rank, num_rows=40, width=3, k=12, dtype=torch.float32, seed=0):
@@ -42,18 +42,18 @@ def assert_average(name, inputs, rtol=1e-6, **settings):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", catalog.REDUCERS)
+@pytest.mark.parametrize("name", catalog.schemes("row-sparse"))
 def test_equals_the_dense_average(name, size):
     assert_average(name, [contribution(r) for r in range(size)])
 
 
-@pytest.mark.parametrize("name", catalog.REDUCERS)
+@pytest.mark.parametrize("name", catalog.schemes("row-sparse"))
 @pytest.mark.parametrize("lengths", [(0, 0, 0), (0, 5, 0), (7, 0, 1)])
 def test_empty_contributions(name, lengths):
     assert_average(name, [contribution(r, k=k) for r, k in enumerate(lengths)])
 
 
-@pytest.mark.parametrize("name", catalog.REDUCERS)
+@pytest.mark.parametrize("name", catalog.schemes("row-sparse"))
 def test_row_zero_and_width_one_on_three_ranks(name):
     inputs = [Sparse(torch.tensor([0]), torch.tensor([[1.0 + r]]), 1) for r in range(3)]
     (value, *_) = assert_average(name, inputs)
@@ -61,14 +61,14 @@ def test_row_zero_and_width_one_on_three_ranks(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", catalog.REDUCERS)
+@pytest.mark.parametrize("name", catalog.schemes("row-sparse"))
 def test_other_types_are_summed_precisely(name, dtype):
     # One rounding to the input's type at the end is all that is allowed.
     rtol = 1e-12 if dtype == torch.float64 else torch.finfo(dtype).eps
     assert_average(name, [contribution(r, dtype=dtype) for r in range(5)], rtol=rtol)
 
 
-@pytest.mark.parametrize("name", catalog.REDUCERS)
+@pytest.mark.parametrize("name", catalog.schemes("row-sparse"))
 def test_not_finite_values_arrive(name):
     inputs = [contribution(r) for r in range(4)]
     inputs[1].values[0, 0] = float("nan")
@@ -77,7 +77,7 @@ def test_not_finite_values_arrive(name):
     assert_average(name, inputs)
 
 
-@pytest.mark.parametrize("name", catalog.REDUCERS)
+@pytest.mark.parametrize("name", catalog.schemes("row-sparse"))
 def test_non_contiguous_values_and_untouched_inputs(name):
     inputs = []
     for rank in range(3):
@@ -108,7 +108,7 @@ def test_more_rows_than_32_bits_hold(name):
 
 
 @pytest.mark.parametrize("values", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", catalog.REDUCERS)
+@pytest.mark.parametrize("name", catalog.schemes("row-sparse"))
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_16_bit_wire_is_near_and_conserves(name, values, size):
     inputs = [contribution(r) for r in range(size)]
@@ -125,7 +125,7 @@ def test_16_bit_wire_is_near_and_conserves(name, values, size):
         assert torch.equal(other, whole[0])
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.REDUCERS if name != "sparcml"])
+@pytest.mark.parametrize("name", [name for name in catalog.schemes("row-sparse") if name != "sparcml"])
 def test_16_bit_values_are_summed_in_float32(name):
     # In float16, 2048 + 1 is 2048: six ones and a two would add up to 2050 at the most, not 2056 = 8 * 257.
     inputs = [Sparse(torch.tensor([0]), torch.tensor([[float(v)]]), 1) for v in (2048, 1, 1, 1, 1, 1, 1, 2)]

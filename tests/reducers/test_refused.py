@@ -19,7 +19,7 @@ from omnizen.reducers.feedback import feedback
 from omnizen.reducers.warmup import warmup
 from omnizen.types import Dense, Sparse, State, Step
 
-SPARSE = [name for name in catalog.REDUCERS if name != "dense"]
+SPARSE = [name for name in catalog.schemes("row-sparse") if name != "dense"]
 
 
 def averaged(reducer, contributions):
@@ -35,7 +35,7 @@ def some(num_rows, indices=(0,), values=None) -> Sparse:
     return Sparse(at, torch.ones(len(indices), 2) if values is None else values, num_rows)
 
 
-@pytest.mark.parametrize("name", catalog.REDUCERS)
+@pytest.mark.parametrize("name", catalog.schemes("row-sparse"))
 @pytest.mark.parametrize(
     ("x", "said"),
     [
@@ -68,7 +68,7 @@ def test_a_bit_for_each_of_too_many_rows() -> None:
         bitmap().encode(some(2**44), Step(0))
 
 
-@pytest.mark.parametrize("name", catalog.REDUCERS)
+@pytest.mark.parametrize("name", catalog.schemes("row-sparse"))
 @pytest.mark.parametrize("values", ["float32", "float16"])
 def test_values_that_belong_to_a_graph(name: str, values: str) -> None:
     """A residual that kept the graph would hold every step's memory."""

@@ -64,14 +64,14 @@ def run_sync(
     """Measure all points, one start of the lab for all that share number of workers and rate.
 
     Args:
-        schemes: catalogue names; empty means all.
+        schemes: catalogue names; empty means all that lose nothing.
         launch: makes what starts the workers, from their number and the rate in Mbit/s.
         on_group: told what was begun and what has ended.
     """
     from omnizen import catalog
     from omnizen.bench.sync_worker import SyncAnswer, SyncJob
 
-    names = list(schemes) or list(catalog.REDUCERS)
+    names = list(schemes) or catalog.schemes("row-sparse")
     for name in names:
         if name not in catalog.REDUCERS:
             raise UserError(f"unknown scheme: {nearest(name, catalog.REDUCERS)}")

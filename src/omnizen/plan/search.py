@@ -25,6 +25,7 @@ def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None) -> Plan:
     Args:
         facts: what was measured.
         schemes: consider only these catalogue names; a gradient to which none of them applies is reduced dense.
+            Schemes that lose something are considered only when they are named here.
 
     Raises:
         UserError: when a scheme does not exist, or the facts lack what is needed.
@@ -63,9 +64,9 @@ def slowest_rates(devices: Sequence[DeviceFacts]) -> Rates:
 def _candidates(
     gradient: GradientFacts, size: int, links: LinkModel, rates: Rates, allowed: list[str] | None
 ) -> dict[str, Cost]:
-    from omnizen.catalog import REDUCERS
+    from omnizen.catalog import REDUCERS, schemes
 
-    names = [name for name, row in REDUCERS.items() if gradient.kind in row.kinds]
+    names = schemes(gradient.kind, lossy=allowed is not None)
     names = [name for name in names if allowed is None or name in allowed] or ["dense"]
     pattern = gradient.sparsity()
     return {name: predict(REDUCERS[name].make(), pattern, size, links, rates) for name in names}

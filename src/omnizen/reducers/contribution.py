@@ -63,8 +63,8 @@ def as_tensor(x: Contribution) -> Tensor:
 
 
 def with_values(x: Contribution, values: Tensor) -> Contribution:
-    """Return a contribution of the same kind and rows with other values."""
-    return Dense(values) if isinstance(x, Dense) else Sparse(x.indices, values, x.num_rows)
+    """Return a contribution of the same kind, rows and layout with other values."""
+    return Dense(values, x.layout) if isinstance(x, Dense) else Sparse(x.indices, values, x.num_rows)
 
 
 def finite(error: Tensor) -> Tensor:

@@ -111,7 +111,10 @@ class ErrorFeedback:
 
 
 def _keep(residual: Tensor, total: Contribution, sent: Contribution) -> None:
-    """Set the residual to ``total - sent``; rows outside ``total`` hold their old residual, less what was sent."""
+    """Set the residual to ``total - sent``; rows outside ``total`` hold their old residual, less what was sent.
+
+    What was sent of a dense tensor may be some of its flat elements: then only those are touched.
+    """
     if isinstance(total, Dense):
         residual.copy_(total.values)
     else:
@@ -120,9 +123,13 @@ def _keep(residual: Tensor, total: Contribution, sent: Contribution) -> None:
         residual.sub_(sent.values.view_as(residual))
         residual.copy_(finite(residual))
     else:
-        residual.index_add_(0, sent.indices, sent.values.to(residual.dtype), alpha=-1)
-        touched = sent.indices if isinstance(total, Dense) else torch.cat([total.indices, sent.indices])
-        residual[touched] = finite(residual[touched])
+        rows = residual.view(sent.num_rows, sent.width)
+        rows.index_add_(0, sent.indices, sent.values.to(residual.dtype), alpha=-1)
+        if isinstance(total, Dense):
+            residual.copy_(finite(residual))
+        else:
+            touched = torch.cat([total.indices, sent.indices])
+            residual[touched] = finite(residual[touched])
 
 
 def feedback(reducer: Reducer, decay: float = 1.0) -> ErrorFeedback:

@@ -1,0 +1,43 @@
+"""Where the methods come from, as BibTeX."""
+
+ZEN = """@inproceedings{wang2025zen,
+  title = {{ZEN}: Empowering Distributed Training with Sparsity-driven Data Synchronization},
+  author = {Wang, Zhuang and Xu, Zhaozhuo and Xi, Jingyi and Wang, Yuke and
+    Shrivastava, Anshumali and Ng, T. S. Eugene},
+  booktitle = {19th USENIX Symposium on Operating Systems Design and Implementation (OSDI 25)},
+  pages = {537--556}, year = {2025}, note = {arXiv:2309.13254}}"""
+SPARCML = """@inproceedings{renggli2019sparcml,
+  title = {{SparCML}: High-Performance Sparse Communication for Machine Learning},
+  author = {Renggli, C{\\`e}dric and Ashkboos, Saleh and Aghagolzadeh, Mehdi and Alistarh, Dan and
+    Hoefler, Torsten},
+  booktitle = {Proceedings of the International Conference for High Performance Computing, Networking, Storage and
+    Analysis (SC '19)}, year = {2019}, note = {arXiv:1802.08021}}"""
+RING = """@article{patarasuk2009bandwidth,
+  title = {Bandwidth optimal all-reduce algorithms for clusters of workstations},
+  author = {Patarasuk, Pitch and Yuan, Xin},
+  journal = {Journal of Parallel and Distributed Computing}, volume = {69}, number = {2}, year = {2009}}"""
+MIXED = """@inproceedings{micikevicius2018mixed,
+  title = {Mixed Precision Training},
+  author = {Micikevicius, Paulius and Narang, Sharan and Alben, Jonah and others},
+  booktitle = {International Conference on Learning Representations}, year = {2018}}"""
+FEEDBACK = """@inproceedings{karimireddy2019error,
+  title = {Error Feedback Fixes {SignSGD} and other Gradient Compression Schemes},
+  author = {Karimireddy, Sai Praneeth and Rebjock, Quentin and Stich, Sebastian and Jaggi, Martin},
+  booktitle = {International Conference on Machine Learning}, year = {2019}}"""
+WARMUP = """@inproceedings{lin2018deep,
+  title = {Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training},
+  author = {Lin, Yujun and Han, Song and Mao, Huizi and Wang, Yu and Dally, William J.},
+  booktitle = {International Conference on Learning Representations}, year = {2018}}"""
+GRACE = """@inproceedings{xu2021grace,
+  title = {{GRACE}: A Compressed Communication Framework for Distributed Machine Learning},
+  author = {Xu, Hang and Ho, Chen-Yu and Abdelmoniem, Ahmed M. and Dutta, Aritra and Bergou, El Houcine and
+    Karatsenidis, Konstantinos and Canini, Marco and Kalnis, Panos},
+  booktitle = {IEEE International Conference on Distributed Computing Systems}, year = {2021}}"""
+TOP_K = """@inproceedings{aji2017sparse,
+  title = {Sparse Communication for Distributed Gradient Descent},
+  author = {Aji, Alham Fikri and Heafield, Kenneth},
+  booktitle = {Proceedings of the 2017 Conference on Empirical Methods in Natural Language Processing},
+  year = {2017}}"""
+THRESHOLD = """@inproceedings{strom2015scalable,
+  title = {Scalable Distributed {DNN} Training Using Commodity {GPU} Cloud Computing},
+  author = {Strom, Nikko}, booktitle = {Interspeech}, year = {2015}}"""
