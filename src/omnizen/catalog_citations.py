@@ -41,3 +41,11 @@ TOP_K = """@inproceedings{aji2017sparse,
 THRESHOLD = """@inproceedings{strom2015scalable,
   title = {Scalable Distributed {DNN} Training Using Commodity {GPU} Cloud Computing},
   author = {Strom, Nikko}, booktitle = {Interspeech}, year = {2015}}"""
+DEEPREDUCE = """@inproceedings{xu2021deepreduce,
+  title = {{DeepReduce}: A Sparse-tensor Communication Framework for Federated Deep Learning},
+  author = {Xu, Hang and Kostopoulou, Kelly and Dutta, Aritra and Li, Xin and Ntoulas, Alexandros and
+    Kalnis, Panos},
+  booktitle = {Advances in Neural Information Processing Systems}, volume = {34}, year = {2021}}"""
+GOLOMB = """@article{golomb1966run,
+  title = {Run-length encodings}, author = {Golomb, Solomon W.},
+  journal = {IEEE Transactions on Information Theory}, volume = {12}, number = {3}, year = {1966}}"""
