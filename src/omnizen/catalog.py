@@ -84,6 +84,18 @@ def _zen(partition: str, pull: str, summary: str) -> ReducerRow:
     )
 
 
+def _sparcml_split(dense: bool, summary: str) -> ReducerRow:
+    saves = "bytes where ranks' rows overlap and are spread evenly; costs n - 1 times the rows of a hot range"
+    return ReducerRow(
+        factory="reducers.sparcml_split:sparcml_split",
+        summary=summary,
+        saves=saves,
+        citation=citations.SPARCML,
+        kinds=_SPARSE,
+        settings={"dense": dense},
+    )
+
+
 REDUCERS: dict[str, ReducerRow] = {
     "dense": ReducerRow(
         factory="reducers.dense:dense",
@@ -104,6 +116,15 @@ REDUCERS: dict[str, ReducerRow] = {
         summary="sums of pairs, then of pairs of pairs, along a hypercube",
         saves="steps (log2 n) and bytes where rows overlap little on few ranks",
         citation=citations.SPARCML,
+        kinds=_SPARSE,
+    ),
+    "sparcml-split": _sparcml_split(False, "rows to the owner of their range, sums back with indices"),
+    "sparcml-split-dense": _sparcml_split(True, "the same; a range whose sum is nearly full comes back whole"),
+    "parameter-server": ReducerRow(
+        factory="reducers.parameter_server:parameter_server",
+        summary="rows to the servers of their partitions, averages back with indices",
+        saves="bytes where ranks' rows overlap; a hot range narrower than a partition still has one server",
+        citation=citations.PARALLAX,
         kinds=_SPARSE,
     ),
     "zen-coo": _zen("hash", "coo", "rows to owners by hash, averages back with indices"),

@@ -49,3 +49,8 @@ DEEPREDUCE = """@inproceedings{xu2021deepreduce,
 GOLOMB = """@article{golomb1966run,
   title = {Run-length encodings}, author = {Golomb, Solomon W.},
   journal = {IEEE Transactions on Information Theory}, volume = {12}, number = {3}, year = {1966}}"""
+PARALLAX = """@inproceedings{kim2019parallax,
+  title = {Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks},
+  author = {Kim, Soojeong and Yu, Gyeong-In and Park, Hojin and Cho, Sungwoo and Jeong, Eunji and Ha, Hyeonmin and
+    Lee, Sanha and Jeong, Joo Seong and Chun, Byung-Gon},
+  booktitle = {Proceedings of the Fourteenth EuroSys Conference}, year = {2019}, note = {arXiv:1808.02621}}"""

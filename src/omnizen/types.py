@@ -195,14 +195,25 @@ class Traffic:
         rx_bytes: payload bytes received, with the size headers.
         tx_bytes: payload bytes sent, with the size headers.
         rounds: messages that must follow one another, each paying the latency once.
+        chain_bytes: bytes that must follow one another over several ranks, where that is more than the busiest
+            rank's own: in schemes with phases, one rank may hold all up in the first and another in the second.
     """
 
     rx_bytes: float
     tx_bytes: float
     rounds: int
+    chain_bytes: float = 0.0
+
+    @property
+    def serial_bytes(self) -> float:
+        """Bytes that the time of a reduction is made of."""
+        return max(self.rx_bytes, self.tx_bytes, self.chain_bytes)
 
     def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(self.rx_bytes + other.rx_bytes, self.tx_bytes + other.tx_bytes, self.rounds + other.rounds)
+        chain = self.serial_bytes + other.serial_bytes if self.chain_bytes or other.chain_bytes else 0.0
+        return Traffic(
+            self.rx_bytes + other.rx_bytes, self.tx_bytes + other.tx_bytes, self.rounds + other.rounds, chain
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +228,10 @@ class Sparsity:
         skewness: max over n equal ranges of the range's density over ``d`` (Zen, definition 5).
         overlap: mean over pairs of ``|A and B| / min(|A|, |B|)`` (Zen, definition 3).
         itemsize: bytes of one value.
+        own_profile: rows of one worker in each of some equal ranges, for schemes that divide rows by range; empty
+            when it was not measured.
+        union_profile: rows that any worker has in each of them.
+        blocks: by elements in a block, the fractions of blocks that one worker and that any worker touches.
     """
 
     num_rows: int
@@ -226,6 +241,9 @@ class Sparsity:
     skewness: float = 1.0
     overlap: float = 0.0
     itemsize: int = 4
+    own_profile: tuple[float, ...] = ()
+    union_profile: tuple[float, ...] = ()
+    blocks: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def dense_bytes(self) -> int:

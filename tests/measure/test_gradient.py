@@ -27,6 +27,14 @@ def test_disjoint_sets():
     assert facts.skewness == 4.0, "all rows lie in the first quarter"
 
 
+def test_where_rows_and_blocks_lie():
+    facts = probe([[0, 1, 64, 70], [0, 2, 65, 639]], num_rows=640)
+    assert (facts.own_profile[0], facts.own_profile[6], facts.own_profile[63]) == (2.0, 1.0, 0.5)
+    assert facts.union_profile[0] == 3.0
+    assert (sum(facts.own_profile), sum(facts.union_profile)) == (4.0, 7.0)
+    assert facts.blocks == {"256": (2.5 / 10, 3 / 10)}, "64 rows of 4 elements make a block"
+
+
 def test_equal_sets():
     facts = probe([[5, 25, 45, 65, 85]] * 5, num_rows=100, steps=2)
     assert facts.densification == {"1": 1.0, "2": 1.0, "4": 1.0, "5": 1.0}
@@ -67,6 +75,9 @@ def test_of_large_sets_a_share_tells_the_same():
     assert facts.densification["4"] == pytest.approx(union / (sum(counts) / 4), rel=0.01)
     assert facts.overlap == pytest.approx((5 * 0.151 + 1) / 6, rel=0.02)
     assert facts.skewness == pytest.approx(1.0, abs=0.05)
+    assert sum(facts.own_profile) == pytest.approx(sum(counts) / 4), "counted, not sampled"
+    assert sum(facts.union_profile) == pytest.approx(union, rel=0.01)
+    assert facts.blocks["256"] == (1.0, pytest.approx(1.0, abs=0.03))
 
 
 def test_repeats_and_order_do_not_count():

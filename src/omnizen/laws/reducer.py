@@ -12,10 +12,13 @@ from torch import Tensor
 
 from omnizen.comm.threads import run_ranks
 from omnizen.errors import PeerLost
+from omnizen.kernels.nonzero_rows import nonzero_rows
 from omnizen.laws.law import Law, LawBroken, Verdict, verdicts
 from omnizen.laws.samples import contributions, same
 from omnizen.laws.trial import SIZES, TIMEOUT_S, Trial, Trials, run_on_ranks
 from omnizen.protocols import Comm, Reducer
+from omnizen.reducers.blocks import BLOCK_ELEMENTS, num_blocks, rows_in_block, touched
+from omnizen.reducers.ranges import profile
 from omnizen.types import Contribution, Dense, Sparse, Sparsity, State, Step, Traffic
 
 TRAFFIC_TOLERANCE = 0.03
@@ -202,16 +205,41 @@ def _zipf_rows(rank: int, num_rows: int, rows: int, width: int) -> Sparse:
 
 
 def measured_pattern(inputs: Sequence[Contribution]) -> Sparsity:
-    """Return the pattern of these contributions with the densification of every first k of them."""
+    """Return the pattern of these contributions: densification of every first k of them, and rows by range."""
     first = inputs[0]
+    num_rows, width = _shape(first)
+    itemsize = first.values.element_size()
     if isinstance(first, Dense):
-        return Sparsity(first.values.shape[0], first.values.shape[1], 1.0, itemsize=first.values.element_size())
-    present = torch.zeros(first.num_rows, dtype=torch.bool)
+        blocks = _blocks([nonzero_rows(x.values) for x in inputs], num_rows, width)
+        return Sparsity(num_rows, width, 1.0, itemsize=itemsize, blocks=blocks)
+    rows_of = [_indices(x) for x in inputs]
+    present = torch.zeros(num_rows, dtype=torch.bool)
     gamma = {}
-    for k, x in enumerate(inputs, 1):
-        present[_indices(x)] = True
-        gamma[k] = int(present.sum()) / first.indices.numel()
-    return Sparsity(first.num_rows, first.width, first.density, gamma, itemsize=first.values.element_size())
+    for k, rows in enumerate(rows_of, 1):
+        present[rows] = True
+        gamma[k] = int(present.sum()) / rows_of[0].numel()
+    own = torch.stack([profile(rows, num_rows) for rows in rows_of]).double().mean(0)
+    union = profile(present.nonzero().view(-1), num_rows)
+    return Sparsity(
+        num_rows,
+        width,
+        first.density,
+        gamma,
+        itemsize=itemsize,
+        own_profile=tuple(own.tolist()),
+        union_profile=tuple(union.tolist()),
+        blocks=_blocks(rows_of, num_rows, width),
+    )
+
+
+def _blocks(rows_of: Sequence[Tensor], num_rows: int, width: int) -> dict[int, tuple[float, float]]:
+    """Return the shares of blocks that one rank (on average) and any rank touches."""
+    count = num_blocks(num_rows, rows_in_block(width))
+    if not count:
+        return {}
+    found = [touched(rows, rows_in_block(width)) for rows in rows_of]
+    own = sum(blocks.numel() for blocks in found) / len(found)
+    return {BLOCK_ELEMENTS: (own / count, torch.unique(torch.cat(found)).numel() / count)}
 
 
 def busiest(trial: Trial) -> Traffic:

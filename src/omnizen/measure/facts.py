@@ -23,6 +23,8 @@ Speed = Annotated[float, Field(ge=1e-3, le=1e18)]
 """Something a second; beyond these limits no machine is, and times would be infinite or nothing."""
 Count = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,9}$")]
 """A number from 1, as a key of a table."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0, le=2.0**48)]
 MOST_SECONDS, MOST_BYTES = 1e6, 2**62
 
 
@@ -76,6 +78,9 @@ class GradientFacts(Record):
         densification: gamma_k = d_k / d by number of workers k.
         skewness: max over n equal ranges of a range's density over d.
         overlap: mean over pairs of ``|A and B| / min(|A|, |B|)``.
+        own_profile: rows of one worker in each of some equal ranges of the rows.
+        union_profile: rows that any worker has in each of them.
+        blocks: by elements in a block, the shares of blocks that one worker and that any worker touches.
         ready: share of backward that has gone by when the gradient is there; None when it was not measured.
     """
 
@@ -87,6 +92,9 @@ class GradientFacts(Record):
     densification: dict[Count, PositiveFloat] = Field(default_factory=lambda: {"1": 1.0})
     skewness: float = Field(default=1.0, ge=0)
     overlap: float = Field(default=0.0, ge=0, le=1)
+    own_profile: tuple[Amount, ...] = ()
+    union_profile: tuple[Amount, ...] = ()
+    blocks: dict[Count, tuple[Share, Share]] = Field(default_factory=dict)
     ready: float | None = Field(default=None, ge=0, le=1)
 
     @field_validator("dtype")
@@ -95,6 +103,12 @@ class GradientFacts(Record):
         if dtype not in ITEMSIZES:
             raise ValueError(nearest(dtype, ITEMSIZES))
         return dtype
+
+    @model_validator(mode="after")
+    def _profiles_of_the_same_ranges(self) -> Self:
+        if len(self.own_profile) != len(self.union_profile):
+            raise ValueError(f"profiles have {len(self.own_profile)} and {len(self.union_profile)} ranges")
+        return self
 
     @model_validator(mode="after")
     def _a_shape_of_its_kind(self) -> Self:
@@ -118,6 +132,9 @@ class GradientFacts(Record):
             skewness=self.skewness,
             overlap=self.overlap,
             itemsize=ITEMSIZES[self.dtype],
+            own_profile=self.own_profile,
+            union_profile=self.union_profile,
+            blocks={int(elements): shares for elements, shares in self.blocks.items()},
         )
 
 

@@ -17,7 +17,9 @@ from omnizen.errors import UserError
 from omnizen.kernels.nonzero_rows import nonzero_rows
 from omnizen.measure.facts import ITEMSIZES, GradientFacts, Kind
 from omnizen.protocols import Comm
-from omnizen.types import hash_text
+from omnizen.reducers.blocks import BLOCK_ELEMENTS, num_blocks, rows_in_block, touched
+from omnizen.reducers.ranges import PROFILE_RANGES, profile
+from omnizen.types import Parts, hash_text
 
 DENSE_FROM = 0.5
 """From this density on a gradient counts as dense."""
@@ -76,6 +78,10 @@ class _Seen:
     skewness: list[float] = field(default_factory=list)
     overlap: list[float] = field(default_factory=list)
     own_rows: float = 0.0
+    own_profile: Tensor | float = 0.0
+    union_profile: Tensor | float = 0.0
+    own_blocks: float = 0.0
+    union_blocks: float = 0.0
 
 
 class PatternProbe:
@@ -134,11 +140,29 @@ class PatternProbe:
         if own.numel() and not (int(own[0]) >= 0 and int(own[-1]) < num_rows):
             raise UserError(f"{name}: indices reach from {int(own[0])} to {int(own[-1])}, it has {num_rows} rows")
         own = own.to(self.comm.device)
-        counts = [int(part) for (part,) in self.comm.all_gather([own.new_tensor([own.numel()])]).wait()]
+        block_rows = rows_in_block(width)
+        blocks = touched(own, block_rows)
+        sizes = own.new_tensor([own.numel(), blocks.numel()])
+        told = [part for (part,) in self.comm.all_gather([torch.cat([sizes, profile(own, num_rows)])]).wait()]
+        counts = [int(part[0]) for part in told]
         seen.density += sum(counts) / len(counts) / num_rows
-        some = _every(own, -(-max(counts) // SAMPLED_ROWS))
-        sets = [part for (part,) in self.comm.all_gather([some]).wait()]
+        share = -(-max(counts) // SAMPLED_ROWS)
+        gathered = self.comm.all_gather([_every(own, share), _every(blocks, share)]).wait()
+        sets = [part for part, _ in gathered]
         self._add(seen, sets, num_rows, random.Random(hash_text(f"{name}/{seen.steps}")))
+        self._add_places(seen, torch.stack(told), gathered, num_rows, num_blocks(num_rows, block_rows))
+
+    def _add_places(self, seen: _Seen, told: Tensor, gathered: list[Parts], num_rows: int, all_blocks: int) -> None:
+        """Add where rows and blocks lie; one rank's are counted in full, unions are scaled up from a sample."""
+        mean = told.double().mean(0)
+        union, blocks = (torch.unique(torch.cat([parts[i] for parts in gathered])) for i in (0, 1))
+        sampled, sampled_blocks = (sum(parts[i].numel() for parts in gathered) / len(gathered) for i in (0, 1))
+        seen.own_profile = seen.own_profile + mean[2:]
+        if sampled:
+            seen.union_profile = seen.union_profile + profile(union, num_rows) * (mean[0] / sampled)
+        seen.own_blocks += float(mean[1]) / all_blocks
+        if sampled_blocks:
+            seen.union_blocks += min(1.0, blocks.numel() * float(mean[1]) / sampled_blocks / all_blocks)
 
     def _add(self, seen: _Seen, sets: list[Tensor], num_rows: int, rng: random.Random) -> None:
         size = len(sets)
@@ -182,6 +206,9 @@ class PatternProbe:
             densification=gammas,
             skewness=_mean(seen.skewness, 1.0),
             overlap=min(1.0, _mean(seen.overlap, 0.0)),
+            own_profile=_rounded(seen.own_profile, seen.steps),
+            union_profile=_rounded(seen.union_profile, seen.steps),
+            blocks={str(BLOCK_ELEMENTS): (seen.own_blocks / seen.steps, seen.union_blocks / seen.steps)},
         )
 
 
@@ -213,6 +240,12 @@ def _skewness(indices: Tensor, num_rows: int, parts: int) -> float:
     counts = torch.searchsorted(indices, bounds).diff()
     widths = bounds.diff().clamp(min=1)
     return float((counts / widths).max() / (indices.numel() / num_rows))
+
+
+def _rounded(total: Tensor | float, steps: int) -> tuple[float, ...]:
+    """Return a profile's mean over steps, to a hundredth of a row: files stay readable."""
+    rows = total if isinstance(total, Tensor) else torch.zeros(PROFILE_RANGES)
+    return tuple(round(each / steps, 2) for each in rows.tolist())
 
 
 def _mean(values: list[float], if_none: float) -> float:

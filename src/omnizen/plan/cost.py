@@ -100,7 +100,7 @@ def predict(
 
 def _bytes_in_turn(reducer: Reducer, pattern: Sparsity, size: int, traffic: Traffic) -> float:
     """Return the bytes that must follow one another: the busiest rank's, or a chain's over several ranks."""
-    busiest = max(traffic.rx_bytes, traffic.tx_bytes)
+    busiest = traffic.serial_bytes
     levels = size.bit_length() - 1
     folded = size - (1 << levels)
     if reducer.name != "sparcml" or not folded or not reducer.exact:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from omnizen.types import Traffic
 
 HEADER_BYTES = 8
@@ -26,3 +28,21 @@ def hop(rx_bytes: float | None, tx_bytes: float | None, parts: int) -> Traffic:
     rx = 0.0 if rx_bytes is None else rx_bytes + headers
     tx = 0.0 if tx_bytes is None else tx_bytes + headers
     return Traffic(rx, tx, 2)
+
+
+def owners(pushes: Sequence[float], pulls: Sequence[float], parts: int = 2) -> Traffic:
+    """An all-to-all to owners and an all-gather from them, at the busiest rank.
+
+    Args:
+        pushes: bytes that one rank has for each owner.
+        pulls: bytes that each owner has for all.
+        parts: of each message.
+    """
+    size, own, union = len(pushes), sum(pushes), sum(pulls)
+    pairs = list(zip(pushes, pulls, strict=True))
+    received = max((size - 1) * push + union - pull for push, pull in pairs)
+    sent = max(own - push + (size - 1) * pull for push, pull in pairs)
+    slowest_push = max(max((size - 1) * push, own - push) for push in pushes)
+    slowest_pull = max(max((size - 1) * pull, union - pull) for pull in pulls)
+    headers = scheduled(0.0, 0.0, parts, size)
+    return Traffic(received, sent, 0, slowest_push + slowest_pull) + headers + headers

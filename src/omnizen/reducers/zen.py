@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
 from omnizen.codecs.bitmap import Bitmap, hash_bitmap
-from omnizen.codecs.cast import checked_values, narrow
+from omnizen.codecs.cast import checked_values
 from omnizen.codecs.coo import Coo, row_bytes, value_bytes
 from omnizen.codecs.ownership import Ownership, Partition, checked_partition
 from omnizen.errors import UserError, nearest
-from omnizen.kernels.merge import merge
-from omnizen.kernels.partition import partition
-from omnizen.protocols import Comm, Later, Pending
+from omnizen.protocols import Comm, Pending
 from omnizen.reducers import wire_cost
-from omnizen.reducers.contribution import checked, finite
+from omnizen.reducers.contribution import checked
+from omnizen.reducers.owned import push_pull
 from omnizen.spans import span
-from omnizen.types import Contribution, Packed, Parts, Reduced, Sparse, Sparsity, State, Step, Traffic
+from omnizen.types import Contribution, Reduced, Sparse, Sparsity, State, Step, Traffic
 
 Pull = Literal["coo", "bitmap"]
 PULLS: tuple[Pull, ...] = ("coo", "bitmap")
@@ -74,47 +71,13 @@ class Zen:
         checked(x, self.takes, self.name)
         assert isinstance(x, Sparse)
         with span("encode", step.name):
-            parts, low = self._by_owner(x, comm.size, step)
-        push = comm.all_to_all(parts)
-
-        def finish() -> Reduced:
-            received = push.wait()
-            with span("decode", step.name):
-                rows, total = merge([indices for _, indices in received], [values for values, _ in received])
-                mean = total.div_(comm.size).to(x.values.dtype)
-            with span("encode", step.name):
-                codec = self._pull_codec(comm.rank, comm.size)
-                packed = codec.encode(Sparse(rows, mean, x.num_rows), step)
-            pulled = comm.all_gather(list(packed.streams)).wait()
-            with span("decode", step.name):
-                value = self._assemble(pulled, packed)
-                sent = _sent(x, low, codec.decode(packed), mean, comm.size) if low is not None else None
-            return Reduced(value, sent, state)
-
-        return Later(finish)
-
-    def _by_owner(self, x: Sparse, size: int, step: Step) -> tuple[list[Parts], Tensor | None]:
-        """Return values and indices for each owner, and the values as they travel if that is not as they are."""
-        order, counts = partition(Ownership(self.partition, x.num_rows, size, self.seed).owner(x.indices), size)
-        low = narrow(x.values.detach(), self.values)
-        grouped = Sparse(x.indices[order], low[order], x.num_rows)
-        streams = [stream.split(counts.tolist()) for stream in Coo().encode(grouped, step).streams]
-        parts = [list(part) for part in zip(*streams, strict=True)]
-        return parts, low.to(x.values.dtype) if low.dtype != x.values.dtype else None
+            owner = Ownership(self.partition, x.num_rows, comm.size, self.seed).owner(x.indices)
+        return push_pull(x, owner, lambda rank: self._pull_codec(rank, comm.size), self.values, state, comm, step)
 
     def _pull_codec(self, owner: int, size: int) -> Coo | Bitmap:
         if self.pull == "coo":
             return Coo(self.values)
         return hash_bitmap(size, owner, partition=self.partition, seed=self.seed, values=self.values)
-
-    def _assemble(self, pulled: list[Parts], mine: Packed) -> Sparse:
-        """Join the owners' averages; no row has two owners, so this sorts and never adds."""
-        owners = [
-            self._pull_codec(owner, len(pulled)).decode(Packed(tuple(streams), mine.meta, mine.codec))
-            for owner, streams in enumerate(pulled)
-        ]
-        rows, values = merge([part.indices for part in owners], [part.values for part in owners])
-        return Sparse(rows, values.to(owners[0].values.dtype), owners[0].num_rows)
 
     def traffic(self, pattern: Sparsity, size: int) -> Traffic:
         """Predict the bytes and rounds at a rank by Zen's equation 1, with rows of any width."""
@@ -126,13 +89,6 @@ class Zen:
         else:
             pull = share * (union * value_bytes(pattern, self.values) + pattern.num_rows / 8)
         return wire_cost.scheduled(push, push, 2, size) + wire_cost.scheduled(pull, pull, 2, size)
-
-
-def _sent(x: Sparse, low: Tensor, arrived: Sparse, mean: Tensor, size: int) -> Sparse:
-    """Return what this rank sent, less the rounding of the averages that it owns."""
-    lost = finite(mean - arrived.values) * size
-    rows, values = merge([x.indices, arrived.indices], [low, -lost])
-    return Sparse(rows, values.to(x.values.dtype), x.num_rows)
 
 
 def zen(partition: str = "hash", pull: str = "coo", values: str = "float32", seed: int = 0) -> Zen:

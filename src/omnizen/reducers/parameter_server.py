@@ -1,0 +1,77 @@
+"""A sparse parameter server: partitions of the rows dealt out to servers, every rank being worker and server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from omnizen.codecs.cast import checked_values
+from omnizen.codecs.coo import Coo, row_bytes
+from omnizen.errors import UserError
+from omnizen.protocols import Comm, Pending
+from omnizen.reducers import wire_cost
+from omnizen.reducers.contribution import checked
+from omnizen.reducers.owned import push_pull
+from omnizen.reducers.ranges import range_of, rows_by_range
+from omnizen.spans import span
+from omnizen.types import Contribution, Reduced, Sparse, Sparsity, State, Step, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterServer:
+    """Push rows to the servers of their partitions, pull all averages: ``2 (n-1)/n`` of own and union rows if even.
+
+    Partition p holds the p-th of ``partitions`` equal ranges and lives on server ``p % n``. More partitions spread
+    a hot range over more servers; Zen's hash is the limit of that. Parallax' workers pull only the rows that they
+    read next; an average that all ranks must hold is the union, so here everybody pulls that.
+
+    Args:
+        partitions: ranges that the rows are cut into; ``partitions.fit_partitions`` finds a number from samples.
+        values: ``"float32"`` sends values as they are, ``"float16"`` and ``"bfloat16"`` 16 bits of them; a server
+            counts the rounding of its averages as not sent.
+
+    Reference: Kim et al., "Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks", EuroSys 2019.
+    """
+
+    partitions: int = 64
+    values: str = "float32"
+    name: ClassVar[str] = "parameter-server"
+    takes: ClassVar[tuple[type[Contribution], ...]] = (Sparse,)
+    agrees: ClassVar[bool] = True
+    conserves: ClassVar[bool] = True
+
+    @property
+    def exact(self) -> bool:
+        """Whether values travel as they are."""
+        return self.values == "float32"
+
+    def init(self, like: Contribution) -> State:
+        """Nothing is kept between steps."""
+        del like
+        return State()
+
+    def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
+        """Begin the push; the pull begins when the result is waited for."""
+        checked(x, self.takes, self.name)
+        assert isinstance(x, Sparse)
+        with span("encode", step.name):
+            server = torch.remainder(range_of(x.indices, x.num_rows, self.partitions), comm.size)
+        return push_pull(x, server, lambda _: Coo(self.values), self.values, state, comm, step)
+
+    def traffic(self, pattern: Sparsity, size: int) -> Traffic:
+        """Predict the bytes and rounds at the busiest rank, from the rows in each server's partitions."""
+        a_row = row_bytes(pattern, self.values)
+        own, union = rows_by_range(pattern, self.partitions, size)
+        return wire_cost.owners(
+            [a_row * sum(own[server :: size]) for server in range(size)],
+            [a_row * sum(union[server :: size]) for server in range(size)],
+        )  # fmt: skip
+
+
+def parameter_server(partitions: int = 64, values: str = "float32") -> ParameterServer:
+    """Make the sparse parameter server; see ``ParameterServer``."""
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
+        raise UserError(f"parameter-server: partitions must be a whole number from 1, got {partitions!r}")
+    return ParameterServer(partitions, checked_values(values, "parameter-server"))
