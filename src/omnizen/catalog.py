@@ -131,6 +131,14 @@ REDUCERS: dict[str, ReducerRow] = {
     "zen-bitmap": _zen("hash", "bitmap", "rows to owners by hash, averages back with a bit for each owned row"),
     "zen-cyclic-coo": _zen("cyclic", "coo", "rows to owners by row % n, averages back with indices"),
     "zen-cyclic-bitmap": _zen("cyclic", "bitmap", "rows to owners by row % n, averages back with a bit a row"),
+    "powersgd": ReducerRow(
+        factory="reducers.powersgd:powersgd",
+        summary="matrices as products of two thin ones, which add up on the wire",
+        saves="all but r (n + m) of n m elements; costs thin matrix products, and needs error feedback",
+        citation=citations.POWERSGD,
+        kinds=("dense", "row-sparse"),
+        lossy=True,
+    ),
 }
 """Ways to average, by scheme name."""
 

@@ -54,3 +54,7 @@ PARALLAX = """@inproceedings{kim2019parallax,
   author = {Kim, Soojeong and Yu, Gyeong-In and Park, Hojin and Cho, Sungwoo and Jeong, Eunji and Ha, Hyeonmin and
     Lee, Sanha and Jeong, Joo Seong and Chun, Byung-Gon},
   booktitle = {Proceedings of the Fourteenth EuroSys Conference}, year = {2019}, note = {arXiv:1808.02621}}"""
+POWERSGD = """@inproceedings{vogels2019powersgd,
+  title = {{PowerSGD}: Practical Low-Rank Gradient Compression for Distributed Optimization},
+  author = {Vogels, Thijs and Karimireddy, Sai Praneeth and Jaggi, Martin},
+  booktitle = {Advances in Neural Information Processing Systems}, volume = {32}, year = {2019}}"""

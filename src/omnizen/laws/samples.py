@@ -86,6 +86,7 @@ def contributions(kind: type[Contribution]) -> dict[str, Sample]:
 
     samples: dict[str, Sample] = {
         "plain": lambda rank: make(rank, values(rank, 12, 3)),
+        "matrix": lambda rank: make(rank, values(rank, 24, 32)),
         "one column": lambda rank: make(rank, values(rank, 5, 1)),
         "non-contiguous": lambda rank: make(rank, values(rank, 12, 6)[:, ::2]),
         "float64": lambda rank: make(rank, values(rank, 12, 3, torch.float64)),
