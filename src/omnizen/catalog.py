@@ -3,70 +3,17 @@ citation; a new method is one file and one row."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from omnizen import catalog_citations as citations
+from omnizen.catalog_rows import CodecRow, ReducerRow, SelectorRow, WrapperRow
 from omnizen.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from omnizen.protocols import Codec, Reducer, Selector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    factory: str
-    """``"module:function"`` below ``omnizen``, imported when first used."""
-    summary: str
-    """One line for lists."""
-    saves: str
-    """What it saves, and what that costs."""
-    citation: str
-    """Where the method comes from."""
-    kinds: tuple[str, ...]
-    """Gradients that it applies to: "dense", "row-sparse", "element-sparse"."""
-    lossy: bool = False
-    """Whether what arrives may differ from what was sent by more than the order of a sum; never chosen unasked."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Hyper-parameters of this row."""
-
-    def _made(self, wrapped: Sequence[Any], settings: Mapping[str, Any]) -> Any:
-        module, function = self.factory.split(":")
-        factory = getattr(importlib.import_module(f"omnizen.{module}"), function)
-        return factory(*wrapped, **{**self.settings, **settings})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReducerRow(_Row):
-    """A way to combine contributions."""
-
-    def make(self, **settings: Any) -> Reducer:
-        """Make the reducer, with the row's hyper-parameters unless others are given."""
-        made: Reducer = self._made((), settings)
-        return made
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodecRow(_Row):
-    """A way to pack a tensor."""
-
-    def make(self, **settings: Any) -> Codec:
-        """Make the codec, with the row's hyper-parameters unless others are given."""
-        made: Codec = self._made((), settings)
-        return made
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectorRow(_Row):
-    """A way to choose the elements that are sent."""
-
-    def make(self, **settings: Any) -> Selector:
-        """Make the selector, with the row's hyper-parameters unless others are given."""
-        made: Selector = self._made((), settings)
-        return made
-
+__all__ = ["CODECS", "REDUCERS", "SELECTORS", "WRAPPERS", "CodecRow", "ReducerRow", "SelectorRow", "WrapperRow"]
 
 _SPARSE = ("row-sparse", "element-sparse")
 
@@ -230,17 +177,26 @@ SELECTORS: dict[str, SelectorRow] = {
         "any search; costs a tuned number and any say over how many are sent",
         citations.THRESHOLD,
     ),
+    "random-k": _selector(
+        "random_k:random_k",
+        "elements drawn at random, the same on all ranks",
+        "the search, and all indices; costs the large elements among the others",
+        citations.RANDOM_K,
+    ),
+    "random-block": _selector(
+        "random_block:random_block",
+        "neighbours from a random place on, the same on all ranks",
+        "the search, all indices and scattered reads; costs the large elements among the others",
+        citations.RANDOM_BLOCK,
+    ),
+    "wangni": _selector(
+        "wangni:wangni",
+        "elements drawn with probability min(lambda |g|, 1), divided by it",
+        "memory of what was left out, since it is unbiased; costs variance unless few elements hold most",
+        citations.WANGNI,
+    ),
 }
 """Ways to choose elements, by name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrapperRow(_Row):
-    """What is put around reducers, or between codecs."""
-
-    def make(self, *wrapped: Any, **settings: Any) -> Any:
-        """Wrap; refuses what does not fit together."""
-        return self._made(wrapped, settings)
 
 
 WRAPPERS: dict[str, WrapperRow] = {
@@ -272,6 +228,13 @@ WRAPPERS: dict[str, WrapperRow] = {
         saves="what the codec saves on few ranks; costs n - 1 payloads a rank",
         citation=citations.GRACE,
         kinds=("dense", *_SPARSE),
+    ),
+    "selected": WrapperRow(
+        factory="reducers.selected:selected",
+        summary="only the elements that a selector chooses are given to a reducer",
+        saves="all other elements; costs what they held, unless feedback is put around it",
+        citation=citations.TOP_K,
+        kinds=("dense",),
     ),
     "pipe": WrapperRow(
         factory="codecs.pipe:pipe",

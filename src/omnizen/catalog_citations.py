@@ -58,3 +58,14 @@ POWERSGD = """@inproceedings{vogels2019powersgd,
   title = {{PowerSGD}: Practical Low-Rank Gradient Compression for Distributed Optimization},
   author = {Vogels, Thijs and Karimireddy, Sai Praneeth and Jaggi, Martin},
   booktitle = {Advances in Neural Information Processing Systems}, volume = {32}, year = {2019}}"""
+RANDOM_K = """@inproceedings{stich2018sparsified,
+  title = {Sparsified {SGD} with Memory},
+  author = {Stich, Sebastian U. and Cordonnier, Jean-Baptiste and Jaggi, Martin},
+  booktitle = {Advances in Neural Information Processing Systems}, year = {2018}}"""
+RANDOM_BLOCK = """@misc{eghlidi2020sparse,
+  title = {Sparse Communication for Training Deep Networks},
+  author = {Foroutan Eghlidi, Negar and Jaggi, Martin}, year = {2020}, note = {arXiv:2009.09271}}"""
+WANGNI = """@inproceedings{wangni2018gradient,
+  title = {Gradient Sparsification for Communication-Efficient Distributed Optimization},
+  author = {Wangni, Jianqiao and Wang, Jialei and Liu, Ji and Zhang, Tong},
+  booktitle = {Advances in Neural Information Processing Systems}, year = {2018}}"""

@@ -155,7 +155,8 @@ class Selector(Protocol):
     """Which elements of a flat tensor are kept. Stateless; thresholds that live on belong into a reducer's State.
 
     Laws: what is selected is Sparse of width 1, indices ascending; values are the tensor's own, rescaled only when
-    ``unbiased``; NaN and infinity are always selected, so that they are reported and not hidden; ``keeps`` bounds
+    ``unbiased``; NaN and infinity are always selected (unless the selector is a ``SharedSelector``), so that they
+    are reported and not hidden; ``keeps`` bounds
     how many come beyond those; the tensor and the step alone decide; the input is never changed.
     """
 
@@ -180,6 +181,19 @@ class Selector(Protocol):
 
     def keeps(self, numel: int) -> tuple[int, int]:
         """Return the least (zeros aside) and the most finite elements that it keeps of ``numel``."""
+        ...
+
+
+@runtime_checkable
+class SharedSelector(Selector, Protocol):
+    """A selector that chooses without a look at the values, from the step's shared seed: alike on all ranks.
+
+    Then no index travels, and values can be summed on the wire. What is not finite may be left out: whoever
+    reduces has to look for it.
+    """
+
+    def support(self, numel: int, step: Step) -> Tensor:
+        """Return the kept elements of any tensor of ``numel`` elements, ascending int64, on the CPU."""
         ...
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from omnizen.laws.law import Law, LawBroken, Verdict, verdicts
 from omnizen.laws.samples import DTYPES, same
-from omnizen.protocols import Selector
+from omnizen.protocols import Selector, SharedSelector
 from omnizen.types import Sparse, Step
 
 STEP = Step(3, shared_seed=11, name="law")
@@ -80,11 +80,18 @@ def keeps_as_many_as_it_says(selector: Selector) -> None:
 
 
 def reports_what_is_not_finite(selector: Selector) -> None:
-    """NaN and infinity are always selected, and stay what they are."""
+    """NaN and infinity are always selected, and stay what they are.
+
+    A choice that all ranks share cannot depend on one rank's values, so it answers only for what it selects.
+    """
     for name in ("not finite", "half NaN"):
         flat = flats()[name]
         whole = selector.select(flat, STEP).to_dense().view(-1)
         lost = ~torch.isfinite(flat) & torch.isfinite(whole)
+        if isinstance(selector, SharedSelector):
+            support = selector.support(flat.numel(), STEP)
+            seen = torch.zeros_like(lost).index_fill_(0, support, True)
+            lost, flat = lost & seen, torch.where(seen, flat, 0.0)
         if bool(lost.any()):
             raise LawBroken(f"{name}: {int(lost.sum())} elements that are not finite were left out or hidden")
         if not same(torch.isnan(whole), torch.isnan(flat)):
@@ -100,6 +107,8 @@ def chooses_alike_everywhere(selector: Selector) -> None:
         for other in (there, selector.select(flat, STEP)):
             if not same(here.indices, other.indices) or not same(here.values, other.values):
                 raise LawBroken(f"{name}: the same tensor and step gave another choice")
+        if isinstance(selector, SharedSelector) and not same(here.indices, selector.support(flat.numel(), STEP)):
+            raise LawBroken(f"{name}: what is selected is not the support that all ranks share")
 
 
 def leaves_input_alone(selector: Selector) -> None:

@@ -1,0 +1,73 @@
+"""What a row of the catalogue holds."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omnizen.protocols import Codec, Reducer, Selector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    factory: str
+    """``"module:function"`` below ``omnizen``, imported when first used."""
+    summary: str
+    """One line for lists."""
+    saves: str
+    """What it saves, and what that costs."""
+    citation: str
+    """Where the method comes from."""
+    kinds: tuple[str, ...]
+    """Gradients that it applies to: "dense", "row-sparse", "element-sparse"."""
+    lossy: bool = False
+    """Whether what arrives may differ from what was sent by more than the order of a sum; never chosen unasked."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameters of this row."""
+
+    def _made(self, wrapped: Sequence[Any], settings: Mapping[str, Any]) -> Any:
+        module, function = self.factory.split(":")
+        factory = getattr(importlib.import_module(f"omnizen.{module}"), function)
+        return factory(*wrapped, **{**self.settings, **settings})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducerRow(_Row):
+    """A way to combine contributions."""
+
+    def make(self, **settings: Any) -> Reducer:
+        """Make the reducer, with the row's hyper-parameters unless others are given."""
+        made: Reducer = self._made((), settings)
+        return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecRow(_Row):
+    """A way to pack a tensor."""
+
+    def make(self, **settings: Any) -> Codec:
+        """Make the codec, with the row's hyper-parameters unless others are given."""
+        made: Codec = self._made((), settings)
+        return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorRow(_Row):
+    """A way to choose the elements that are sent."""
+
+    def make(self, **settings: Any) -> Selector:
+        """Make the selector, with the row's hyper-parameters unless others are given."""
+        made: Selector = self._made((), settings)
+        return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrapperRow(_Row):
+    """What is put around reducers, or between codecs."""
+
+    def make(self, *wrapped: Any, **settings: Any) -> Any:
+        """Wrap; refuses what does not fit together."""
+        return self._made(wrapped, settings)
