@@ -69,3 +69,20 @@ WANGNI = """@inproceedings{wangni2018gradient,
   title = {Gradient Sparsification for Communication-Efficient Distributed Optimization},
   author = {Wangni, Jianqiao and Wang, Jialei and Liu, Ji and Zhang, Tong},
   booktitle = {Advances in Neural Information Processing Systems}, year = {2018}}"""
+QSGD = """@inproceedings{alistarh2017qsgd,
+  title = {{QSGD}: Communication-Efficient {SGD} via Gradient Quantization and Encoding},
+  author = {Alistarh, Dan and Grubic, Demjan and Li, Jerry and Tomioka, Ryota and Vojnovic, Milan},
+  booktitle = {Advances in Neural Information Processing Systems}, volume = {30}, year = {2017}}"""
+TERNGRAD = """@inproceedings{wen2017terngrad,
+  title = {{TernGrad}: Ternary Gradients to Reduce Communication in Distributed Deep Learning},
+  author = {Wen, Wei and Xu, Cong and Yan, Feng and Wu, Chunpeng and Wang, Yandan and Chen, Yiran and Li, Hai},
+  booktitle = {Advances in Neural Information Processing Systems}, volume = {30}, year = {2017}}"""
+NATURAL = """@inproceedings{horvath2022natural,
+  title = {Natural Compression for Distributed Deep Learning},
+  author = {Horvath, Samuel and Ho, Chen-Yu and Horvath, Ludovit and Sahu, Atal Narayan and Canini, Marco and
+    Richtarik, Peter},
+  booktitle = {Mathematical and Scientific Machine Learning}, year = {2022}}"""
+FP8 = """@misc{micikevicius2022fp8,
+  title = {{FP8} Formats for Deep Learning},
+  author = {Micikevicius, Paulius and Stosic, Dusan and Burgess, Neil and others},
+  year = {2022}, note = {arXiv:2209.05433}}"""

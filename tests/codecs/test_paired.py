@@ -10,11 +10,12 @@ from omnizen.laws.codec import check_codec
 from omnizen.types import Dense, Sparse, Sparsity, Step
 
 INDEX = ("coo", "bitmap", "golomb", "delta-varint", "run-length")
-VALUE = ("cast-bfloat16",)
+VALUE = ("cast-bfloat16", "qsgd", "terngrad", "sign", "natural", "fp8")
 
 
-@pytest.mark.parametrize("index", INDEX)
-@pytest.mark.parametrize("value", VALUE)
+@pytest.mark.parametrize(
+    ("index", "value"), [*((i, "cast-bfloat16") for i in INDEX), *(("golomb", v) for v in VALUE)]
+)
 def test_pairs_keep_every_law(index, value):
     pair = paired(catalog.codec(index), catalog.codec(value))
     assert {v.law: v.reason for v in check_codec(pair) if not v.held} == {}

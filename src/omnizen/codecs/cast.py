@@ -78,7 +78,7 @@ class Cast(Pipeable):
     def encode(self, payload: Payload, step: Step) -> Packed:
         """Pack into one stream; shape and type go into the metadata."""
         del step  # the same in every step
-        x = kind(payload, Dense, self.name).values
+        x = kind(payload, Dense, self.name).values.detach()
         code = dtype_code(x.dtype, self.name)
         return Packed((narrow(x, self.values).reshape(-1),), (code, *x.shape), self.name)
 
