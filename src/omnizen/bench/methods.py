@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -166,14 +167,15 @@ class _Committing(torch.optim.Optimizer):
         self.inner.step(closure)
 
 
-def _omnizen(plain: Plain) -> Wrapped:
+def _omnizen(plain: Plain, plan: str | None = None) -> Wrapped:
     import omnizen as oz
 
     job = plain.job
+    plan = plan or job.plan
 
     run = oz.init(run_dir=job.run_dir, timeout_s=job.limit_s, seed=job.seed)
-    wrapped, ready, dealt = run.prepare(plain.model, plain.optimizer, plain.batches, plan=job.plan)
-    planned = job.plan == "auto"
+    wrapped, ready, dealt = run.prepare(plain.model, plain.optimizer, plain.batches, plan=plan)
+    planned = plan == "auto"
     return Wrapped(
         wrapped,
         ready,
@@ -201,6 +203,7 @@ TABLE: dict[str, Method] = {
     "ddp-powersgd": Method(_powersgd),
     "torchft": Method(_torchft),
     "omnizen": Method(_omnizen, sparse=True),
+    "omnizen-powersgd": Method(partial(_omnizen, plan="powersgd"), sparse=True),
 }
 
 

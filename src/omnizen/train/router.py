@@ -16,7 +16,7 @@ from torch.nn import Parameter
 
 from omnizen.protocols import Reducer
 from omnizen.train.units import DenseBucket, RowTable, Unit
-from omnizen.types import Sparse
+from omnizen.types import Dense, Sparse
 
 if TYPE_CHECKING:
     from omnizen.plan.plan import Plan
@@ -67,26 +67,35 @@ def tables(model: nn.Module) -> list[Table]:
 
 
 def by_scheme(model: nn.Module, scheme: str, values: str = "float32") -> Routing:
-    """Use one scheme for every embedding and dense all-reduce for the rest."""
+    """Use one scheme for every embedding and dense all-reduce for the rest.
+
+    A scheme that loses something and takes dense gradients is meant for all parameters.
+    """
     from omnizen import catalog
 
-    catalog.reducer(scheme)  # refuses an unknown name
+    reducer = catalog.reducer(scheme)  # refuses an unknown name
+    if not reducer.exact and Dense in reducer.takes:
+        return Routing({name: scheme for name, p in trainable(model) if not p.is_complex()}, values=values)
     return Routing({table.name: scheme for table in tables(model)}, values=values)
 
 
 def make_reducer(scheme: str, values: str) -> Reducer:
-    """Return a catalogue reducer; row schemes send their values in the wanted dtype."""
+    """Return a catalogue reducer: row schemes with the wanted dtype on the wire, lossy ones with error feedback."""
     from omnizen import catalog
+    from omnizen.reducers.feedback import feedback
 
+    if catalog.REDUCERS[scheme].lossy:
+        made = catalog.reducer(scheme)
+        return feedback(made) if made.conserves else made
     return catalog.reducer(scheme) if scheme == "dense" else catalog.reducer(scheme, values=values)
 
 
 def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer] = make_reducer) -> list[Unit]:
     """Lay the trained parameters out in units, last parameter first (the order in which backward reaches them).
 
-    Parameters of one dtype and device share flat buckets, closed when they hold ``bucket_bytes`` or more: small
-    tensors travel with the large one that follows instead of delaying it by a message of their own. Each parameter
-    with a row scheme is a unit of its own (complex ones have none). Embeddings come last: they sit at the
+    Parameters of one scheme, dtype and device share flat buckets, closed when they hold ``bucket_bytes`` or more:
+    small tensors travel with the large one that follows instead of delaying it by a message of their own. Each
+    parameter with a row scheme is a unit of its own (complex ones have none). Embeddings come last: they sit at the
     input, so backward reaches them last, and a tied one is complete only then; nothing ready waits for them.
     """
     known = {table.name: table.sparse for table in tables(model)}
@@ -96,19 +105,17 @@ def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer
 
     def flush(key: Any) -> None:
         if named := filling.pop(key, []):
-            *_, is_table = key
-            (late if is_table else units).append(DenseBucket(named, make("dense", routing.values)))
+            scheme, *_, is_table = key
+            (late if is_table else units).append(DenseBucket(named, make(scheme, routing.values)))
 
     for name, param in reversed(trainable(model)):
         scheme = "dense" if param.is_complex() else routing.schemes.get(name, "dense")
         reducer = None if scheme == "dense" else make(scheme, routing.values)
-        if reducer is not None and Sparse in reducer.takes:
+        if reducer is not None and Sparse in reducer.takes and (name in known or _rows_only(reducer)):
             table = RowTable(name, param, reducer, sparse=known.get(name, False))
             (late if name in known else units).append(table)
-        elif reducer is not None:
-            units.append(DenseBucket([(name, param)], reducer))
         else:
-            key = (param.dtype, param.device, name in known)
+            key = (scheme, param.dtype, param.device, name in known)
             bucket = filling.setdefault(key, [])
             bucket.append((name, param))
             if sum(p.numel() * p.element_size() for _, p in bucket) >= routing.bucket_bytes:
@@ -116,6 +123,11 @@ def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer
     for key in list(filling):
         flush(key)
     return units + late
+
+
+def _rows_only(reducer: Reducer) -> bool:
+    """Whether a dense parameter was given this reducer for its zero rows."""
+    return reducer.exact or Dense not in reducer.takes
 
 
 def by_plan(model: nn.Module, plan: str | Path | Plan, size: int, values: str) -> tuple[Plan, Routing]:

@@ -121,8 +121,9 @@ class Run:
             loader: a plain DataLoader is dealt out to the ranks, each sample once an epoch; ``batch_size`` stays
                 that of one rank. Loaders with samplers of their own and other iterables stay as they are. With a
                 loader that reads ahead of the training loop, use ``set_batch_weight``.
-            plan: "auto" (measure, then plan), a plan or its file, the name of a scheme for all embeddings, or a
-                strategy, whose reducer counts.
+            plan: "auto" (measure, then plan), a plan or its file, the name of a scheme for all embeddings (one that
+                loses something, such as "powersgd", for all parameters, with error feedback), or a strategy, whose
+                reducer counts.
             reduction: "sum" when the loss is a sum over samples rather than a mean.
             values: dtype of sparse values on the wire; sums are always float32. Gradients of float16 and bfloat16
                 parameters are summed in float32 too.

@@ -49,8 +49,8 @@ class DenseBucket:
 
     One flag a parameter follows the gradients: whether ranks have one, and of which kind. A parameter without a
     gradient here gets the average when another rank has one, sparse if all others' are, and keeps None when none
-    has, as in one process. Where the reducer may leave elements out, the flags go in a message of their own.
-    Complex gradients travel as pairs of real numbers.
+    has, as in one process. A reducer that loses something gets the layout, to work tensor by tensor, and the flags
+    go in a message of their own. Complex gradients travel as pairs of real numbers.
     """
 
     def __init__(self, named: Sequence[tuple[str, Parameter]], reducer: Reducer) -> None:
@@ -60,7 +60,7 @@ class DenseBucket:
         like = self.params[0]
         size = self.layout.numel + (len(named) if reducer.exact else 0)
         self._flat = torch.zeros(size, dtype=sum_dtype(like.dtype), device=like.device)
-        self.state = reducer.init(Dense(self._flat))
+        self.state = reducer.init(self._contribution())
         self._late: list[tuple[Parameter, Tensor, bool]] = []
 
     def reduce(self, comm: Comm, factor: float, step: Step) -> None:
@@ -78,7 +78,7 @@ class DenseBucket:
             flags = torch.tensor([0.0 if g is None else SPARSE_FLAG if g.is_sparse else 1.0 for g in grads])
             if self.reducer.exact:
                 self._flat[numel:] = flags.to(self._flat)
-        done = self.reducer.start(Dense(self._flat), self.state, comm, step.named(self.name)).wait()
+        done = self.reducer.start(self._contribution(), self.state, comm, step.named(self.name)).wait()
         self.state = done.state
         flat = dense_value(done).to(self._flat.device)
         counts = flat[numel:] if self.reducer.exact else comm.all_reduce(flags.to(comm.device)).wait()
@@ -91,6 +91,10 @@ class DenseBucket:
                 elif flag > 0:
                     all_sparse = flag < 1.0 / comm.size  # not one rank has a dense one
                     self._late.append((param, view, all_sparse if grad is None else True))
+
+    def _contribution(self) -> Dense:
+        """Return gradients and flags, or, for a reducer that loses something, the gradients tensor by tensor."""
+        return Dense(self._flat) if self.reducer.exact else Dense(self._flat[: self.layout.numel], self.layout)
 
     def finish(self) -> None:
         """Give parameters that had no dense gradient here their average."""
