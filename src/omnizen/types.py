@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -197,12 +197,14 @@ class Traffic:
         rounds: messages that must follow one another, each paying the latency once.
         chain_bytes: bytes that must follow one another over several ranks, where that is more than the busiest
             rank's own: in schemes with phases, one rank may hold all up in the first and another in the second.
+        calls: times that all ranks meet; each costs a little beyond its rounds, because the last one is waited for.
     """
 
     rx_bytes: float
     tx_bytes: float
     rounds: int
     chain_bytes: float = 0.0
+    calls: int = 0
 
     @property
     def serial_bytes(self) -> float:
@@ -212,8 +214,25 @@ class Traffic:
     def __add__(self, other: Traffic) -> Traffic:
         chain = self.serial_bytes + other.serial_bytes if self.chain_bytes or other.chain_bytes else 0.0
         return Traffic(
-            self.rx_bytes + other.rx_bytes, self.tx_bytes + other.tx_bytes, self.rounds + other.rounds, chain
+            self.rx_bytes + other.rx_bytes,
+            self.tx_bytes + other.tx_bytes,
+            self.rounds + other.rounds,
+            chain,
+            self.calls + other.calls,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Imbalance:
+    """How far the busiest rank is above an even share when rows go to owners and their sums to everybody.
+
+    Args:
+        rx: rows that it receives over ``(n - 1) / n`` of one rank's rows and of the union's.
+        tx: rows that it sends, over the same.
+    """
+
+    rx: float = 1.0
+    tx: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +251,8 @@ class Sparsity:
             when it was not measured.
         union_profile: rows that any worker has in each of them.
         blocks: by elements in a block, the fractions of blocks that one worker and that any worker touches.
+        imbalance: of each division of the rows among owners, by its name (``"hash"``, ``"cyclic"``); what was not
+            measured counts as even.
     """
 
     num_rows: int
@@ -244,6 +265,7 @@ class Sparsity:
     own_profile: tuple[float, ...] = ()
     union_profile: tuple[float, ...] = ()
     blocks: dict[int, tuple[float, float]] = field(default_factory=dict)
+    imbalance: Mapping[str, Imbalance] = field(default_factory=dict)
 
     @property
     def dense_bytes(self) -> int:
@@ -264,10 +286,10 @@ class Sparsity:
 
         if k <= 1:
             return self.rows
-        known = sorted(self.densification.items())
         if k in self.densification:
-            gamma = self.densification[k]
-        elif k > known[-1][0]:
+            return min(float(self.num_rows), self.densification[k] * self.rows)
+        known = sorted(self.densification.items())
+        if k > known[-1][0]:
             last_k, last_gamma = known[-1]
             covered = min(1.0, last_gamma * self.density)
             gamma = (1.0 - (1.0 - covered) ** (k / last_k)) / self.density if self.density else 1.0

@@ -67,7 +67,7 @@ def test_a_misspelt_key_names_the_nearest(right, wrong, says):
     [
         ("version = 1\nworld_size =", "not valid TOML"),
         ('torch_version = "2"\nworld_size = 0', "world_size: .*greater than 0"),
-        ('version = 7\ntorch_version = "2"\nworld_size = 1', "version: is 7, this release reads 1"),
+        ('version = 7\ntorch_version = "2"\nworld_size = 1', "version: is 7, this release reads 1 and 2"),
         ("world_size = 1", "torch_version: .*required"),
     ],
 )
@@ -90,6 +90,15 @@ def test_the_digest_ignores_when_and_sees_what():
     facts = some_facts()
     assert facts.digest() == some_facts(created="later").digest()
     assert facts.digest() != some_facts(world_size=3).digest()
+
+
+def test_a_file_of_the_release_before_loads_and_keeps_its_digest():
+    text = some_facts(version=1).to_toml()
+    assert not any(new in text for new in ("imbalance", "meeting_s", "bits_per_s", "locate_rows_per_s"))
+    before = Facts.from_toml(text)
+    assert before.meeting_s is None
+    assert before.gradients[0].sparsity().imbalance == {}
+    assert before.digest() == some_facts(version=1).digest()
 
 
 def test_the_pattern_of_each_kind():

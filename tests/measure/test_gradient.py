@@ -35,6 +35,15 @@ def test_where_rows_and_blocks_lie():
     assert facts.blocks == {"256": (2.5 / 10, 3 / 10)}, "64 rows of 4 elements make a block"
 
 
+def test_owners_of_rows_are_uneven_by_the_busiest_ranks_share():
+    facts = probe([[0, 2, 4, 6], [0, 2]], num_rows=10)
+    # By row number rank 0 owns all of them: it receives 2 and sends the sum of 4, rank 1 sends 2 and receives 4.
+    even = (3 + 4) / 2
+    assert facts.imbalance["cyclic"].rx == facts.imbalance["cyclic"].tx == pytest.approx(4 / even)
+    assert 0.5 < facts.imbalance["hash"].rx < 1.2
+    assert facts.sparsity().imbalance["cyclic"].tx == facts.imbalance["cyclic"].tx
+
+
 def test_equal_sets():
     facts = probe([[5, 25, 45, 65, 85]] * 5, num_rows=100, steps=2)
     assert facts.densification == {"1": 1.0, "2": 1.0, "4": 1.0, "5": 1.0}

@@ -3,11 +3,12 @@ import random
 import pytest
 
 from omnizen.errors import UserError
-from omnizen.measure.facts import Facts, GradientFacts, StepFacts
-from omnizen.plan.cost import predict
+from omnizen.measure.facts import BalanceFacts, Facts, GradientFacts, StepFacts
+from omnizen.plan.cost import Cost, predict
 from omnizen.plan.links import LinkModel
 from omnizen.plan.plan import DDP_BUCKET_BYTES
-from omnizen.plan.search import make_plan, slowest_rates
+from omnizen.plan.search import SAME, make_plan, simplest, slowest_rates
+from omnizen.types import Traffic
 from tests.plan.builders import GRADIENTS, MBIT, independent, job
 
 
@@ -41,7 +42,7 @@ def test_the_pick_is_the_cheapest_of_all_that_apply(seed):
         name: predict(name, gradient.sparsity(), facts.world_size, links, rates).seconds
         for name in schemes(gradient.kind)
     }
-    assert costs[tensor.scheme] == min(costs.values()) == tensor.predicted_s
+    assert min(costs.values()) <= costs[tensor.scheme] == tensor.predicted_s <= (1 + SAME) * min(costs.values())
     assert {r.scheme: r.predicted_s for r in tensor.rejected} == {
         n: c for n, c in costs.items() if n != tensor.scheme
     }
@@ -52,6 +53,47 @@ def test_the_pick_is_the_cheapest_of_all_that_apply(seed):
 def test_the_same_facts_give_the_same_plan(seed):
     facts = random_job(random.Random(seed))
     assert make_plan(facts) == make_plan(facts.model_copy(deep=True))
+
+
+def test_of_equal_costs_the_simplest_is_picked():
+    def cost(seconds, rounds, calls=1):
+        return Cost(seconds, seconds, 0.0, 0.0, Traffic(1.0, 1.0, rounds, calls))
+
+    assert simplest({"a": cost(1.0, 8), "b": cost(1.004, 4), "c": cost(1.1, 2)}) == "b"
+    assert simplest({"a": cost(1.0, 4, 2), "b": cost(1.004, 4, 1)}) == "b"
+    assert simplest({"a": cost(1.004, 4), "b": cost(1.0, 4), "c": cost(1.0, 4)}) == "b"
+
+
+def test_a_hash_that_falls_unevenly_loses_to_rows_by_number_and_the_other_way_round():
+    def pick(uneven):
+        shares = {uneven: BalanceFacts(rx=1.1, tx=1.1)}
+        even = {"hash": BalanceFacts(), "cyclic": BalanceFacts()}
+        crowded = GRADIENTS["table.weight"].model_copy(
+            update={"densification": {"2": 1.5, "4": 2.2, "8": 3.0, "16": 4.0}, "imbalance": even | shares}
+        )
+        return make_plan(job(16, gradients=[crowded])).scheme("table.weight")
+
+    assert pick("hash").startswith("zen-cyclic")
+    assert pick("cyclic") in ("zen-coo", "zen-bitmap")
+
+
+def test_gradients_alike_are_planned_alike_under_their_own_names():
+    layers = [independent(4, 0.01, name=f"layer{i}") for i in range(3)] + [independent(4, 0.4, name="other")]
+    plan = make_plan(job(4, gradients=layers))
+    assert [t.name for t in plan.tensors] == ["layer0", "layer1", "layer2", "other"]
+    assert (
+        plan.scheme("layer2") == make_plan(job(4, gradients=[layers[2]])).scheme("layer2") != plan.scheme("other")
+    )
+
+
+def test_meetings_of_all_ranks_are_paid_for_each_call():
+    facts = job(4)
+    late = make_plan(facts.model_copy(update={"meeting_s": 4 * 3e-4 + 0.01}))
+    assert late.prediction.control_s == pytest.approx(make_plan(facts).prediction.control_s + 0.01)
+    before, after = (only(p, "table.weight") for p in (make_plan(facts, schemes=["zen-coo"]), late))
+    two_calls = make_plan(facts.model_copy(update={"meeting_s": 4 * 3e-4 + 0.01}), schemes=["zen-coo"])
+    assert only(two_calls, "table.weight").predicted_s == pytest.approx(before.predicted_s + 0.02)
+    assert after.scheme in ("sparcml", "agsparse")
 
 
 def test_of_two_the_one_that_dominates_is_picked():

@@ -26,6 +26,26 @@ def test_embedding_sized_gradients_are_predicted_within_3_percent(name):
     )
 
 
+@pytest.mark.parametrize("name", ["zen-coo", "zen-bitmap", "zen-cyclic-coo", "zen-cyclic-bitmap"])
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_few_rows_that_fall_unevenly_are_predicted_at_the_busiest_rank(name, size):
+    inputs = zipf_contributions(Sparse, size, num_rows=20_000, rows=200, width=64)
+    reducer = catalog.reducer(name)
+    seen, said = metered(reducer, inputs), reducer.traffic(measured_pattern(inputs), size)
+    assert (seen.rx_bytes, seen.tx_bytes) == (
+        pytest.approx(said.rx_bytes, rel=1e-3),
+        pytest.approx(said.tx_bytes, rel=1e-3),
+    )
+
+
+def test_rows_that_alias_with_the_ranks_are_dear_for_a_cyclic_division_and_not_for_a_hash():
+    inputs = [Sparse(torch.arange(0, 4_000, 4), torch.ones(1_000, 8), 4_000)] * 4
+    pattern = measured_pattern(inputs)
+    even = catalog.reducer("zen-cyclic-coo").traffic(Sparsity(4_000, 8, 0.25, {4: 1.0}), 4)
+    assert catalog.reducer("zen-cyclic-coo").traffic(pattern, 4).tx_bytes > 1.9 * even.tx_bytes
+    assert catalog.reducer("zen-coo").traffic(pattern, 4).tx_bytes < 1.1 * even.tx_bytes
+
+
 def test_zen_is_equation_1_for_single_elements():
     n, elements, d, gamma = 16, 1_000_000, 0.01, 7.0
     pattern = Sparsity(elements, 1, d, {1: 1.0, n: gamma})

@@ -6,6 +6,7 @@ Run on every host as ``python -m omnizen.bench.sync_worker JOB.json``.
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 import traceback
@@ -26,13 +27,18 @@ from omnizen.errors import OmnizenError
 if TYPE_CHECKING:
     from omnizen.comm.meter import Metered
 
+SHORT_S = 0.1
+MORE = 3
+"""Reductions predicted to be shorter than ``SHORT_S`` are repeated so many times more often: they vary more."""
+
 
 class SyncJob(BaseModel):
     """Points that share their links, and what to do with each.
 
     Args:
         schemes: catalogue names; those that do not apply to a gradient's kind are left out for it.
-        repeats: timed reductions of each scheme, in turn with the others, after one that is not timed.
+        repeats: timed reductions of each scheme, in turn with the others, after one that is not timed; ``MORE``
+            times as many where they are short.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -134,13 +140,14 @@ def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
     from omnizen.measure.device import measure_devices
     from omnizen.measure.facts import Facts
     from omnizen.measure.gradient import PatternProbe
-    from omnizen.measure.links import measure_links
+    from omnizen.measure.links import measure_links, measure_meeting
     from omnizen.plan.cost import predict
     from omnizen.plan.links import LinkModel
     from omnizen.plan.search import make_plan, slowest_rates
+    from omnizen.plan.share import share_plan
     from omnizen.plan.trial import refine
 
-    links = measure_links(comm)
+    links, meeting_s = measure_links(comm), measure_meeting(comm)
     devices = measure_devices(comm)
     probe = PatternProbe(comm)
     for number, point in enumerate(job.points):
@@ -148,11 +155,11 @@ def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
         shape = (point.rows, point.width) if point.width > 1 else (point.rows,)
         probe.observe(f"{number:04d}", rows, point.rows, point.width, 4, shape=shape)
     facts = Facts(
-        torch_version=torch.__version__, world_size=comm.size, devices=devices, links=links,
+        torch_version=torch.__version__, world_size=comm.size, devices=devices, links=links, meeting_s=meeting_s,
         gradients=sorted(probe.finish(), key=lambda g: g.name),
     )  # fmt: skip
-    model, rates = LinkModel.of(facts.links, facts.world_size), slowest_rates(facts.devices)
-    planned = make_plan(facts, schemes=job.schemes)
+    model, rates = LinkModel.of(facts.links, facts.world_size, meeting_s), slowest_rates(facts.devices)
+    planned = share_plan(make_plan(facts, schemes=job.schemes) if comm.rank == 0 else None, comm)
     answer.formula_picks = [t.scheme for t in planned.tensors]
     for point, tensor in zip(job.points, planned.tensors, strict=True):
         alone = planned.model_copy(update={"tensors": [tensor]})
@@ -182,8 +189,11 @@ def time_point(job: SyncJob, point: Point, timings: list[Timing], comm: Metered,
     mine = contribution(point, comm.rank, job.seed)
     reducers = {t.scheme: catalog.reducer(t.scheme) for t in timings}
     states = {name: reducer.init(mine) for name, reducer in reducers.items()}
-    for repeat in range(1 + job.repeats):
-        for timing in timings:
+    shortest_s = min((t.predicted_s for t in timings), default=0.0)
+    repeats = job.repeats if shortest_s >= SHORT_S else MORE * job.repeats
+    order = random.Random(point.name)  # equal on all ranks
+    for repeat in range(1 + repeats):
+        for timing in order.sample(timings, len(timings)):  # nobody always follows the same other
             name = timing.scheme
             comm.barrier()
             wire, payload = interface_bytes()[1] if shaped else 0, received(comm)

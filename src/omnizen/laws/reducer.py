@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from omnizen.codecs.balance import imbalance, owner_counts
+from omnizen.codecs.ownership import PARTITIONS, Partition
 from omnizen.comm.threads import run_ranks
 from omnizen.errors import PeerLost
 from omnizen.kernels.nonzero_rows import nonzero_rows
@@ -20,10 +22,10 @@ from omnizen.laws.trial import SIZES, TIMEOUT_S, Trial, Trials, run_on_ranks
 from omnizen.protocols import Comm, Reducer
 from omnizen.reducers.blocks import BLOCK_ELEMENTS, num_blocks, rows_in_block, touched
 from omnizen.reducers.ranges import profile
-from omnizen.types import Contribution, Dense, Sparse, Sparsity, State, Step, Traffic
+from omnizen.types import Contribution, Dense, Imbalance, Sparse, Sparsity, State, Step, Traffic
 
 TRAFFIC_TOLERANCE = 0.03
-"""The hash spreads rows evenly only on average."""
+"""What a formula may leave out of a measured pattern."""
 ZIPF_SHAPES = ({"num_rows": 100_000, "rows": 20_000, "width": 2}, {"num_rows": 20_000, "rows": 5_000, "width": 32})
 """Of the contributions whose traffic is compared with the meter: narrow rows, and rows worth factoring."""
 
@@ -207,7 +209,7 @@ def _zipf_rows(rank: int, num_rows: int, rows: int, width: int) -> Sparse:
 
 
 def measured_pattern(inputs: Sequence[Contribution]) -> Sparsity:
-    """Return the pattern of these contributions: densification of every first k of them, and rows by range."""
+    """Return the pattern of these contributions: densification of every first k, where rows lie, their owners."""
     first = inputs[0]
     num_rows, width = _shape(first)
     itemsize = first.values.element_size()
@@ -221,7 +223,13 @@ def measured_pattern(inputs: Sequence[Contribution]) -> Sparsity:
         present[rows] = True
         gamma[k] = int(present.sum()) / rows_of[0].numel()
     own = torch.stack([profile(rows, num_rows) for rows in rows_of]).double().mean(0)
-    union = profile(present.nonzero().view(-1), num_rows)
+    merged = present.nonzero().view(-1)
+    union = profile(merged, num_rows)
+
+    def shared_out(partition: Partition) -> Imbalance:
+        pushed = [owner_counts(rows, partition, num_rows, len(inputs)) for rows in rows_of]
+        return imbalance(torch.stack(pushed), owner_counts(merged, partition, num_rows, len(inputs)).tolist())
+
     return Sparsity(
         num_rows,
         width,
@@ -231,6 +239,7 @@ def measured_pattern(inputs: Sequence[Contribution]) -> Sparsity:
         own_profile=tuple(own.tolist()),
         union_profile=tuple(union.tolist()),
         blocks=_blocks(rows_of, num_rows, width),
+        imbalance={partition: shared_out(partition) for partition in PARTITIONS},
     )
 
 

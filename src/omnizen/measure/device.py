@@ -12,6 +12,8 @@ from statistics import median
 
 import torch
 
+from omnizen.codecs.ownership import Ownership
+from omnizen.kernels.bits import pack_bits, unpack_bits
 from omnizen.kernels.merge import merge
 from omnizen.measure.facts import DeviceFacts
 from omnizen.measure.texts import gather_texts
@@ -22,6 +24,8 @@ ROWS = 4_000
 PARTS = 4
 ROWS_NARROW = 50_000
 COPY_BYTES = 16 * 2**20
+BITS = 2**18
+"""Rows of a measured bitmap, one in ``PARTS`` of them there."""
 
 
 def measure_device(
@@ -52,6 +56,8 @@ def measure_device(
         merge_bytes_per_s=wide_bytes / _seconds(_merge_of(PARTS, ROWS, WIDTH, device), device, repeats),
         merge_rows_per_s=PARTS * ROWS_NARROW / _seconds(_merge_of(PARTS, ROWS_NARROW, 1, device), device, repeats),
         copy_bytes_per_s=COPY_BYTES / _seconds(_add_of(COPY_BYTES, device), device, repeats),
+        bits_per_s=BITS / _seconds(_read_bits_of(BITS, device), device, repeats),
+        locate_rows_per_s=ROWS_NARROW / _seconds(_locate_of(ROWS_NARROW, device), device, repeats),
     )
 
 
@@ -130,6 +136,18 @@ def _merge_of(parts: int, rows: int, width: int, device: torch.device) -> Callab
 def _add_of(nbytes: int, device: torch.device) -> Callable[[], object]:
     a, b = (torch.ones(nbytes // 4, device=device) for _ in range(2))
     return lambda: a.add_(b)
+
+
+def _read_bits_of(bits: int, device: torch.device) -> Callable[[], object]:
+    packed = pack_bits(torch.arange(0, bits, PARTS, device=device), bits)
+    return lambda: unpack_bits(packed)
+
+
+def _locate_of(rows: int, device: torch.device) -> Callable[[], object]:
+    """Return a call that finds rows among those that an owner has by hash, a third of which are there."""
+    owned = Ownership("hash", 3 * rows * PARTS, PARTS)
+    mine = owned.rows_at(torch.arange(0, 3 * rows, 3, device=device).clamp(max=owned.num_owned(0) - 1), 0)
+    return lambda: owned.position(mine, 0)
 
 
 def _seconds(call: Callable[[], object], device: torch.device, repeats: int) -> float:

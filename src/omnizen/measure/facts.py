@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, field_validator, model_validator
@@ -14,7 +14,9 @@ from omnizen.measure.tomlfile import Record, TomlFile
 if TYPE_CHECKING:
     from omnizen.types import Sparsity
 
-FACTS_VERSION = 1
+FACTS_VERSION = 2
+READABLE = (1, 2)
+"""Version 1 lacks what is optional here; it counts as not measured."""
 ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 """Bytes of one value, by the name of its dtype."""
 
@@ -37,6 +39,8 @@ class DeviceFacts(Record):
         merge_bytes_per_s: bytes of rows that it merges (sorts by index and adds) a second, wide rows.
         merge_rows_per_s: rows that it merges a second when rows are one element wide; None when not measured.
         copy_bytes_per_s: bytes that it copies a second; None when not measured.
+        bits_per_s: rows whose bits it packs or unpacks a second; None when not measured.
+        locate_rows_per_s: rows a second whose place among its hashed rows it finds; None when not measured.
         samples_per_s: rate of the user's own step, by batch size.
         samples_per_s_spread: (80th - 20th percentile) / median of that rate, by batch size.
     """
@@ -50,6 +54,8 @@ class DeviceFacts(Record):
     merge_bytes_per_s: Speed
     merge_rows_per_s: Speed | None = None
     copy_bytes_per_s: Speed | None = None
+    bits_per_s: Speed | None = None
+    locate_rows_per_s: Speed | None = None
     samples_per_s: dict[Count, PositiveFloat] = Field(default_factory=dict)
     samples_per_s_spread: dict[Count, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 
@@ -70,6 +76,13 @@ class LinkFacts(Record):
     estimated: bool = False
 
 
+class BalanceFacts(Record):
+    """How far the busiest rank is above an even share where rows go to owners; see ``types.Imbalance``."""
+
+    rx: float = Field(default=1.0, ge=0, le=1e6)
+    tx: float = Field(default=1.0, ge=0, le=1e6)
+
+
 class GradientFacts(Record):
     """One parameter's gradient.
 
@@ -82,6 +95,7 @@ class GradientFacts(Record):
         union_profile: rows that any worker has in each of them.
         blocks: by elements in a block, the shares of blocks that one worker and that any worker touches.
         ready: share of backward that has gone by when the gradient is there; None when it was not measured.
+        imbalance: of rows that go to owners by hash and by row number; None when it was not measured.
     """
 
     name: str
@@ -96,6 +110,7 @@ class GradientFacts(Record):
     union_profile: tuple[Amount, ...] = ()
     blocks: dict[Count, tuple[Share, Share]] = Field(default_factory=dict)
     ready: float | None = Field(default=None, ge=0, le=1)
+    imbalance: dict[Literal["hash", "cyclic"], BalanceFacts] | None = None
 
     @field_validator("dtype")
     @classmethod
@@ -112,15 +127,26 @@ class GradientFacts(Record):
 
     @model_validator(mode="after")
     def _a_shape_of_its_kind(self) -> Self:
-        if any(n < 0 for n in self.shape) or math.prod(self.shape) * ITEMSIZES[self.dtype] > MOST_BYTES:
+        if any(n < 0 for n in self.shape) or self.nbytes > MOST_BYTES:
             raise ValueError(f"no tensor of shape {list(self.shape)} can be")
         if self.kind == "row-sparse" and not self.shape:
             raise ValueError("shape [] has no rows, so the gradient cannot be row-sparse; it is dense")
         return self
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return math.prod(self.shape) * ITEMSIZES[self.dtype]
+
+    def pattern_key(self) -> Hashable:
+        """Return what gradients of the same kind and pattern have in common, and no others."""
+        measured = (self.density, self.skewness, self.overlap, *self.densification.items())
+        uneven = (self.imbalance or {}).items()
+        return self.kind, self.shape, self.dtype, *(() if self.kind == "dense" else (*measured, *uneven))
+
     def sparsity(self) -> Sparsity:
         """Return the pattern that cost formulas take; dense gradients are one row an element."""
-        from omnizen.types import Sparsity
+        from omnizen.types import Imbalance, Sparsity
 
         numel = math.prod(self.shape)
         by_row = self.kind == "row-sparse"
@@ -135,6 +161,7 @@ class GradientFacts(Record):
             own_profile=self.own_profile,
             union_profile=self.union_profile,
             blocks={int(elements): shares for elements, shares in self.blocks.items()},
+            imbalance={name: Imbalance(found.rx, found.tx) for name, found in (self.imbalance or {}).items()},
         )
 
 
@@ -155,6 +182,9 @@ class StepFacts(Record):
 class Facts(TomlFile):
     """Everything that was measured for one job.
 
+    Args:
+        meeting_s: seconds in which all ranks give each other one byte; None when it was not measured.
+
     Example:
         >>> facts = Facts(torch_version="2.13.0", world_size=1)
         >>> Facts.from_toml(facts.to_toml()) == facts
@@ -168,14 +198,16 @@ class Facts(TomlFile):
     model_digest: str = ""
     devices: list[DeviceFacts] = Field(default_factory=list)
     links: list[LinkFacts] = Field(default_factory=list)
+    meeting_s: float | None = Field(default=None, ge=0, le=MOST_SECONDS)
     gradients: list[GradientFacts] = Field(default_factory=list)
     step: StepFacts | None = None
 
     @field_validator("version")
     @classmethod
     def _readable(cls, version: int) -> int:
-        if version != FACTS_VERSION:
-            raise ValueError(f"is {version}, this release reads {FACTS_VERSION}; run `omnizen measure` again")
+        if version not in READABLE:
+            known = " and ".join(map(str, READABLE))
+            raise ValueError(f"is {version}, this release reads {known}; run `omnizen measure` again")
         return version
 
     @model_validator(mode="after")

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from omnizen.codecs.balance import imbalance, owner_counts
+from omnizen.codecs.ownership import PARTITIONS, Partition
 from omnizen.errors import UserError
 from omnizen.kernels.nonzero_rows import nonzero_rows
-from omnizen.measure.facts import ITEMSIZES, GradientFacts, Kind
+from omnizen.measure.facts import ITEMSIZES, BalanceFacts, GradientFacts, Kind
 from omnizen.protocols import Comm
 from omnizen.reducers.blocks import BLOCK_ELEMENTS, num_blocks, rows_in_block, touched
 from omnizen.reducers.ranges import PROFILE_RANGES, profile
-from omnizen.types import Parts, hash_text
+from omnizen.types import Imbalance, Parts, hash_text
 
 DENSE_FROM = 0.5
 """From this density on a gradient counts as dense."""
@@ -82,6 +84,7 @@ class _Seen:
     union_profile: Tensor | float = 0.0
     own_blocks: float = 0.0
     union_blocks: float = 0.0
+    imbalance: dict[Partition, list[Imbalance]] = field(default_factory=dict)
 
 
 class PatternProbe:
@@ -143,7 +146,9 @@ class PatternProbe:
         block_rows = rows_in_block(width)
         blocks = touched(own, block_rows)
         sizes = own.new_tensor([own.numel(), blocks.numel()])
-        told = [part for (part,) in self.comm.all_gather([torch.cat([sizes, profile(own, num_rows)])]).wait()]
+        by_owner = torch.stack([owner_counts(own, p, num_rows, self.comm.size) for p in PARTITIONS])
+        answers = self.comm.all_gather([torch.cat([sizes, profile(own, num_rows)]), by_owner]).wait()
+        told = [part for part, _ in answers]
         counts = [int(part[0]) for part in told]
         seen.density += sum(counts) / len(counts) / num_rows
         share = -(-max(counts) // SAMPLED_ROWS)
@@ -151,6 +156,15 @@ class PatternProbe:
         sets = [part for part, _ in gathered]
         self._add(seen, sets, num_rows, random.Random(hash_text(f"{name}/{seen.steps}")))
         self._add_places(seen, torch.stack(told), gathered, num_rows, num_blocks(num_rows, block_rows))
+        together = torch.cat(sets)
+        scale = sum(counts) / max(1, together.numel())
+        self._add_owners(seen, torch.stack([part for _, part in answers]), together.unique(), scale, num_rows)
+
+    def _add_owners(self, seen: _Seen, pushed: Tensor, union: Tensor, scale: float, num_rows: int) -> None:
+        """Add how evenly owners share; ``pushed`` is ``[rank, partition, owner]``, the union is of a sample, ``scale`` times smaller."""
+        for number, partition in enumerate(PARTITIONS):
+            sums = scale * owner_counts(union, partition, num_rows, self.comm.size)
+            seen.imbalance.setdefault(partition, []).append(imbalance(pushed[:, number], sums.tolist()))
 
     def _add_places(self, seen: _Seen, told: Tensor, gathered: list[Parts], num_rows: int, all_blocks: int) -> None:
         """Add where rows and blocks lie; one rank's are counted in full, unions are scaled up from a sample."""
@@ -209,6 +223,12 @@ class PatternProbe:
             own_profile=_rounded(seen.own_profile, seen.steps),
             union_profile=_rounded(seen.union_profile, seen.steps),
             blocks={str(BLOCK_ELEMENTS): (seen.own_blocks / seen.steps, seen.union_blocks / seen.steps)},
+            imbalance={
+                partition: BalanceFacts(
+                    rx=_mean([step.rx for step in found], 1.0), tx=_mean([step.tx for step in found], 1.0)
+                )
+                for partition, found in seen.imbalance.items()
+            },
         )
 
 

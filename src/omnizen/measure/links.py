@@ -25,6 +25,7 @@ FIRST_BYTES = 64 * 1024
 ENOUGH_S = 0.05
 GROWTH = 8
 LARGEST_BYTES = 64 * 2**20
+MEETINGS = 9
 
 
 def measure_links(
@@ -49,6 +50,27 @@ def measure_links(
             break
         found |= _measure_matching(comm, matching, budget_s, clock)
     return _complete(found, comm.size)
+
+
+def measure_meeting(
+    comm: Comm, *, repeats: int = MEETINGS, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Measure the seconds in which all ranks give each other one byte (collective, equal on all ranks).
+
+    More than the rounds' latencies: frames go to all peers at once, threads hand over, the last rank is waited for.
+
+    Args:
+        repeats: meetings that are timed, after one that is not; the median of the slowest rank's counts.
+    """
+    message = torch.zeros(1, dtype=torch.uint8, device=comm.device)
+    taken_s = []
+    for _ in range(repeats + 1):
+        comm.barrier()
+        began = clock()
+        comm.all_gather([message]).wait()
+        taken_s.append(clock() - began)
+    everyones = _agree(comm, taken_s[1:])
+    return median(max(turn) for turn in zip(*everyones, strict=True))
 
 
 def matchings(size: int) -> list[list[tuple[int, int]]]:

@@ -26,11 +26,15 @@ class Rates:
         merge_bytes_per_s: bytes of wide rows merged a second.
         merge_rows_per_s: rows merged a second when a row is one element, where the index is the work.
         copy_bytes_per_s: bytes copied or added a second.
+        bits_per_s: rows whose bits are packed or unpacked a second.
+        locate_rows_per_s: rows found among an owner's hashed ones a second.
     """
 
     merge_bytes_per_s: float = math.inf
     merge_rows_per_s: float = math.inf
     copy_bytes_per_s: float = math.inf
+    bits_per_s: float = math.inf
+    locate_rows_per_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +44,21 @@ class Work:
     Args:
         merged_rows: rows sorted by index and added.
         copied_bytes: bytes copied, filled or added without an index.
+        bits: rows whose bits are packed or unpacked.
+        located_rows: rows found among an owner's hashed ones.
     """
 
     merged_rows: float = 0.0
     copied_bytes: float = 0.0
+    bits: float = 0.0
+    located_rows: float = 0.0
 
     def seconds(self, pattern: Sparsity, rates: Rates) -> float:
         """Return the time that this takes."""
         row_bytes = pattern.width * pattern.itemsize + INDEX_BYTES
         by_row = self.merged_rows * max(row_bytes / rates.merge_bytes_per_s, 1 / rates.merge_rows_per_s)
-        return by_row + self.copied_bytes / rates.copy_bytes_per_s
+        by_bit = self.bits / rates.bits_per_s + self.located_rows / rates.locate_rows_per_s
+        return by_row + self.copied_bytes / rates.copy_bytes_per_s + by_bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,7 @@ def predict(
         return Cost(0.0, 0.0, 0.0, 0.0, Traffic(0.0, 0.0, 0))
     traffic = reducer.traffic(pattern, size)
     wire_s = _bytes_in_turn(reducer, pattern, size, traffic) / _bandwidth(reducer.name, links)
-    latency_s = traffic.rounds * links.latency_s
+    latency_s = traffic.rounds * links.latency_s + traffic.calls * links.meeting_s
     cpu_s = work(reducer.name, pattern, size, traffic).seconds(pattern, rates)
     return Cost(wire_s + latency_s + cpu_s, wire_s, latency_s, cpu_s, traffic)
 
@@ -142,6 +151,13 @@ def work(scheme: str, pattern: Sparsity, size: int, traffic: Traffic) -> Work:
         return Work(merged_rows=sum(as_rows), copied_bytes=2 * whole * (len(sums) - len(as_rows)))
     if scheme.startswith("zen"):
         # Split one's own rows by owner, add what came in for one's own part, put the parts of the sum in order.
-        bits = 2 * pattern.num_rows if scheme.endswith("bitmap") else 0
-        return Work(merged_rows=own + union, copied_bytes=own * row_bytes + bits)
+        if not scheme.endswith("bitmap"):
+            return Work(merged_rows=own + union, copied_bytes=own * row_bytes)
+        # An owner packs the bits of its part and all read the bits of all parts.
+        return Work(
+            merged_rows=own + union,
+            copied_bytes=own * row_bytes,
+            bits=(1 + 1 / size) * pattern.num_rows,
+            located_rows=0.0 if "cyclic" in scheme else union / size,
+        )
     return Work(merged_rows=traffic.rx_bytes / (row_bytes + INDEX_BYTES))

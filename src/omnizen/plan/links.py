@@ -24,6 +24,7 @@ class LinkModel:
         ring_bytes_per_s: bandwidth of a ring, that of its slowest neighbours.
         spread_bytes_per_s: bandwidth of traffic spread evenly over all peers, at the slowest rank.
         slowest_bytes_per_s: bandwidth of the slowest pair.
+        meeting_s: seconds that a call in which all ranks meet costs beyond its rounds and bytes.
     """
 
     size: int
@@ -31,6 +32,7 @@ class LinkModel:
     ring_bytes_per_s: float
     spread_bytes_per_s: float
     slowest_bytes_per_s: float
+    meeting_s: float = 0.0
 
     @classmethod
     def uniform(cls, size: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> LinkModel:
@@ -38,8 +40,11 @@ class LinkModel:
         return cls(size, latency_s, *(3 * [bandwidth_bytes_per_s]))
 
     @classmethod
-    def of(cls, links: Sequence[LinkFacts], size: int) -> LinkModel:
+    def of(cls, links: Sequence[LinkFacts], size: int, meeting_s: float | None = None) -> LinkModel:
         """Make the model from measured pairs.
+
+        Args:
+            meeting_s: seconds in which all ranks give each other one byte; None where it was not measured.
 
         Raises:
             UserError: when a pair of the job has no link facts.
@@ -60,13 +65,15 @@ class LinkModel:
             max(sum(1 / rate[r, p] for p in peers[r]), sum(1 / rate[p, r] for p in peers[r])) / (size - 1)
             for r in range(size)
         ]
+        # The median over a rank's pairs forgives one noisy pair; the maximum keeps the rank that is far away.
+        latency_s = max(median([delay[r, p] for p in peers[r]] + [delay[p, r] for p in peers[r]]) for r in peers)
         return cls(
             size,
-            # The median over a rank's pairs forgives one noisy pair; the maximum keeps the rank that is far away.
-            latency_s=max(median([delay[r, p] for p in peers[r]] + [delay[p, r] for p in peers[r]]) for r in peers),
+            latency_s=latency_s,
             ring_bytes_per_s=min(rate[r, (r + 1) % size] for r in range(size)),
             spread_bytes_per_s=1 / max(per_byte),
             slowest_bytes_per_s=min(rate.values()),
+            meeting_s=max(0.0, (meeting_s or 0.0) - size * latency_s),
         )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import get_args
 
-from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts
+from omnizen.measure.facts import ITEMSIZES, DeviceFacts, Facts, GradientFacts, Kind
 from omnizen.plan.cost import Cost, Rates, predict
 from omnizen.plan.links import LinkModel
 from omnizen.plan.plan import DDP_BUCKET_BYTES, Plan, Prediction, Rejected, TensorPlan, check_scheme
 from omnizen.plan.timeline import Transfer, exposed_s, fill_buckets
 from omnizen.plan.words import amount, duration
+from omnizen.protocols import Reducer
 from omnizen.types import Sparsity
 
 BUCKET_CHOICES = (DDP_BUCKET_BYTES, *(2**i * 2**20 for i in (3, 2, 1, 0)))
@@ -30,12 +32,22 @@ def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None) -> Plan:
     Raises:
         UserError: when a scheme does not exist, or the facts lack what is needed.
     """
-    links = LinkModel.of(facts.links, facts.world_size)
+    links = LinkModel.of(facts.links, facts.world_size, facts.meeting_s)
     rates = slowest_rates(facts.devices)
-    allowed = None if schemes is None else [check_scheme(name) for name in schemes]
-    costs = {g.name: _candidates(g, facts.world_size, links, rates, allowed) for g in facts.gradients}
-    tensors = [_choose(gradient, costs[gradient.name]) for gradient in facts.gradients]
-    chosen = {t.name: costs[t.name][t.scheme] for t in tensors}
+    applying = _applying(None if schemes is None else [check_scheme(name) for name in schemes])
+    alike: dict[Hashable, tuple[TensorPlan, Cost]] = {}  # layers repeat, and so do their gradients
+    tensors, chosen = [], {}
+    for gradient in facts.gradients:
+        if (key := gradient.pattern_key()) not in alike:
+            pattern = gradient.sparsity()
+            costs = {
+                name: predict(reducer, pattern, facts.world_size, links, rates)
+                for name, reducer in applying[gradient.kind].items()
+            }
+            first = _choose(gradient, pattern, costs)
+            alike[key] = first, costs[first.scheme]
+        tensor, chosen[gradient.name] = alike[key]
+        tensors.append(tensor.model_copy(update={"name": gradient.name}))
     bucket_bytes = _choose_bucket_bytes(facts, links, rates, chosen)
     return Plan(
         world_size=facts.world_size,
@@ -58,28 +70,30 @@ def slowest_rates(devices: Sequence[DeviceFacts]) -> Rates:
         least(d.merge_bytes_per_s for d in devices),
         least(d.merge_rows_per_s for d in devices),
         least(d.copy_bytes_per_s for d in devices),
+        least(d.bits_per_s for d in devices),
+        least(d.locate_rows_per_s for d in devices),
     )
 
 
-def _candidates(
-    gradient: GradientFacts, size: int, links: LinkModel, rates: Rates, allowed: list[str] | None
-) -> dict[str, Cost]:
+def _applying(allowed: Sequence[str] | None) -> dict[Kind, dict[str, Reducer]]:
+    """Return the reducers that apply to each kind of gradient, in the catalogue's order; dense where none does."""
     from omnizen.catalog import REDUCERS, schemes
 
-    names = schemes(gradient.kind, lossy=allowed is not None)
-    names = [name for name in names if allowed is None or name in allowed] or ["dense"]
-    pattern = gradient.sparsity()
-    return {name: predict(REDUCERS[name].make(), pattern, size, links, rates) for name in names}
+    def of(kind: Kind) -> list[str]:
+        fit = schemes(kind, lossy=allowed is not None)
+        return [name for name in fit if allowed is None or name in allowed] or ["dense"]
+
+    return {kind: {name: REDUCERS[name].make() for name in of(kind)} for kind in get_args(Kind)}
 
 
-def _choose(gradient: GradientFacts, costs: dict[str, Cost]) -> TensorPlan:
-    best = min(costs, key=lambda name: costs[name].seconds)  # the catalogue's order decides a tie
+def _choose(gradient: GradientFacts, pattern: Sparsity, costs: dict[str, Cost]) -> TensorPlan:
+    best = simplest(costs)
     rejected = [
         Rejected(
             scheme=name,
             predicted_s=cost.seconds,
             rx_bytes=cost.traffic.rx_bytes,
-            reason=why_not(cost, costs[best], gradient.sparsity(), name),
+            reason=why_not(cost, costs[best], pattern, name),
         )
         for name, cost in costs.items()
         if name != best
@@ -91,6 +105,18 @@ def _choose(gradient: GradientFacts, costs: dict[str, Cost]) -> TensorPlan:
         predicted_s=costs[best].seconds,
         rx_bytes=costs[best].traffic.rx_bytes,
         rejected=sorted(rejected, key=lambda r: r.predicted_s),
+    )
+
+
+def simplest(costs: Mapping[str, Cost]) -> str:
+    """Return the cheapest scheme; of those that cost the same, the one with the fewest rounds and calls.
+
+    What still ties comes in the catalogue's order.
+    """
+    limit_s = (1 + SAME) * min(cost.seconds for cost in costs.values())
+    return min(
+        (name for name, cost in costs.items() if cost.seconds <= limit_s),
+        key=lambda name: (costs[name].traffic.rounds, costs[name].traffic.calls, costs[name].seconds),
     )
 
 
@@ -122,12 +148,12 @@ def _transfers(
 ) -> list[tuple[Transfer, Cost]]:
     backward_s = facts.step.backward_s if facts.step else 0.0
     dense = [g for g in facts.gradients if g.kind == "dense"]
-    sizes = [g.sparsity().dense_bytes for g in dense]
+    sizes = [g.nbytes for g in dense]
     total, done, ready_s, out = sum(sizes), 0, 0.0, []
     for bucket in fill_buckets(sizes, bucket_bytes):
         nbytes = sum(sizes[i] for i in bucket)
         done += nbytes
-        itemsize = dense[bucket[0]].sparsity().itemsize
+        itemsize = ITEMSIZES[dense[bucket[0]].dtype]
         cost = predict("dense", Sparsity(nbytes // itemsize, 1, 1.0, itemsize=itemsize), links.size, links, rates)
         measured = [dense[i].ready for i in bucket]
         shares = [share for share in measured if share is not None]
@@ -167,7 +193,7 @@ def predict_step(
     compute_s, backward_s = (step.compute_s, step.backward_s) if step else (0.0, 0.0)
     exposed = exposed_s([t for t, _ in transfers], backward_s)
     # Ranks agree on the step by one small all-gather: a round of headers and one to each peer.
-    control_s = links.size * links.latency_s if links.size > 1 else 0.0
+    control_s = links.size * links.latency_s + links.meeting_s if links.size > 1 else 0.0
     return Prediction(
         step_s=compute_s + exposed + control_s,
         compute_s=compute_s,

@@ -10,15 +10,16 @@ import torch
 
 from omnizen import catalog
 from omnizen.plan.plan import Plan, Rejected, TensorPlan
-from omnizen.plan.search import SAME
 from omnizen.plan.words import duration
 from omnizen.protocols import Comm
 from omnizen.types import Contribution, Dense, Sparse, Step
 
-MOST = 3
+MOST = 5
 """Schemes that are tried for one tensor."""
-CLEARLY = 0.97
-"""A scheme replaces the planned one when it takes at most this share of its time; smaller gains may be noise."""
+NEAR = 0.15
+"""Schemes predicted to take at most this share longer than the best are tried."""
+CLEARLY = 0.98
+"""Of two schemes one is faster when it takes at most this share of the other's time; smaller gains may be noise."""
 CHEAP_S = 2.0
 """Short rounds are repeated up to ``rounds`` times within about this time, long ones at least ``LEAST`` times."""
 LEAST = 3
@@ -28,17 +29,17 @@ def refine(
     plan: Plan,
     comm: Comm,
     samples: Mapping[str, Contribution],
-    within: float = 0.15,
+    within: float = NEAR,
     *,
-    rounds: int = 9,
+    rounds: int = 25,
     budget_s: float = 15.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
     """Try the schemes whose predictions are close and keep the fastest (collective; all ranks get the same plan).
 
     A round's time is that of the slowest rank; the median over rounds counts, after one round that does not.
-    Schemes take turns, so that a passing disturbance hits all of them. Of schemes with the same prediction only
-    the first is tried.
+    Schemes take turns, so that a passing disturbance hits all of them. Where the trial cannot tell schemes apart,
+    the plan's order decides: predicted seconds, then the simpler scheme.
 
     Args:
         plan: equal on all ranks.
@@ -52,6 +53,8 @@ def refine(
     tensors, left_s = [], budget_s
     for tensor in plan.tensors:
         names = _candidates(tensor, within) if tensor.name in samples and comm.size > 1 else []
+        if tensor.predicted_s:  # rather few schemes told apart than many not
+            names = names[: max(2, int(left_s / ((LEAST + 1) * tensor.predicted_s)))]
         possible = int(left_s / (max(len(names), 1) * tensor.predicted_s)) - 1 if tensor.predicted_s else rounds
         if len(names) > 1 and possible >= 1:
             cheap = max(LEAST, int(CHEAP_S / (len(names) * tensor.predicted_s)))
@@ -77,15 +80,11 @@ def refine(
 
 
 def _candidates(tensor: TensorPlan, within: float) -> list[str]:
-    """Return the planned scheme and those close to it, the cheapest first."""
+    """Return the planned scheme and those close to it, in the plan's order."""
     if tensor.kind == "dense":
         return []
-    names, last_s = [tensor.scheme], tensor.predicted_s
-    for other in sorted(tensor.rejected, key=lambda r: r.predicted_s):
-        if last_s * (1 + SAME) < other.predicted_s <= (1 + within) * tensor.predicted_s and len(names) < MOST:
-            names.append(other.scheme)
-            last_s = other.predicted_s
-    return names
+    close = [r.scheme for r in tensor.rejected if r.predicted_s <= (1 + within) * tensor.predicted_s]
+    return [tensor.scheme, *close][:MOST]
 
 
 def _take_turns(
@@ -94,7 +93,7 @@ def _take_turns(
     """Return the seconds of each scheme's rounds; the first pays for connections, buffers and compilation."""
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
-        for name in names:
+        for name in names if turn % 2 else reversed(names):  # nobody always follows the same other
             seconds[name].append(_one_round(name, comm, sample, Step(turn, name=tensor), clock))
     return seconds
 
@@ -111,10 +110,9 @@ def _one_round(name: str, comm: Comm, sample: Contribution, step: Step, clock: C
 
 
 def _settle(tensor: TensorPlan, measured: Mapping[str, float]) -> TensorPlan:
-    """Make the clearly fastest of the measured schemes the chosen one; the one before joins the rejected."""
-    best = min(measured, key=lambda name: measured[name])
-    if measured[best] > CLEARLY * measured[tensor.scheme]:
-        best = tensor.scheme
+    """Choose the first in the plan's order than which none is clearly faster; the one before joins the rejected."""
+    fastest_s = min(measured.values())
+    best = next(name for name, seconds in measured.items() if fastest_s > CLEARLY * seconds or seconds == fastest_s)
     outcomes = {r.scheme: (r.predicted_s, r.rx_bytes, r.reason) for r in tensor.rejected}
     outcomes[tensor.scheme] = (tensor.predicted_s, tensor.rx_bytes, "")
     rejected = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import ClassVar
 
 from omnizen.codecs.cast import checked_values, narrow
@@ -63,14 +64,15 @@ class SparCml:
         whole_bytes = pattern.num_rows * pattern.width * itemsize
         row_bytes = index_bytes(pattern.num_rows) + pattern.width * itemsize
 
+        @cache
         def payload(ranks: int | None) -> float | None:
             return None if ranks is None else min(pattern.union_rows(ranks) * row_bytes, whole_bytes)
 
         busiest = Traffic(0.0, 0.0, 0)
-        for rank in range(size):
+        for steps in _parts(size):
             total = Traffic(0.0, 0.0, 0)
-            for hop in hops(rank, size):
-                total += wire_cost.hop(payload(hop.receives), payload(hop.sends), 2)
+            for receives, sends in steps:
+                total += wire_cost.hop(payload(receives), payload(sends), 2)
             busiest = Traffic(
                 max(busiest.rx_bytes, total.rx_bytes), max(busiest.tx_bytes, total.tx_bytes), total.rounds
             )
@@ -132,6 +134,12 @@ def hops(rank: int, size: int) -> list[Hop]:
         bystander = Hop(books=corner == 0, last=True)
         steps.append((take if idle else give) if paired else bystander)
     return steps
+
+
+@lru_cache(maxsize=64)
+def _parts(size: int) -> frozenset[tuple[tuple[int | None, int | None], ...]]:
+    """Return what ranks receive and send in each step; ranks that do alike are one part."""
+    return frozenset(tuple((hop.receives, hop.sends) for hop in hops(rank, size)) for rank in range(size))
 
 
 class _Run:

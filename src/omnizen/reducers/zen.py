@@ -15,7 +15,7 @@ from omnizen.reducers import wire_cost
 from omnizen.reducers.contribution import checked
 from omnizen.reducers.owned import push_pull
 from omnizen.spans import span
-from omnizen.types import Contribution, Reduced, Sparse, Sparsity, State, Step, Traffic
+from omnizen.types import Contribution, Imbalance, Reduced, Sparse, Sparsity, State, Step, Traffic
 
 Pull = Literal["coo", "bitmap"]
 PULLS: tuple[Pull, ...] = ("coo", "bitmap")
@@ -80,15 +80,20 @@ class Zen:
         return hash_bitmap(size, owner, partition=self.partition, seed=self.seed, values=self.values)
 
     def traffic(self, pattern: Sparsity, size: int) -> Traffic:
-        """Predict the bytes and rounds at a rank by Zen's equation 1, with rows of any width."""
+        """Predict the bytes and rounds at the busiest rank: Zen's equation 1, with rows of any width.
+
+        Owners' shares are even only on average; how uneven they are is part of the pattern.
+        """
         share = (size - 1) / size
         union = pattern.union_rows(size)
         push = share * pattern.rows * row_bytes(pattern, self.values)
-        if self.pull == "coo":
-            pull = share * union * row_bytes(pattern, self.values)
-        else:
-            pull = share * (union * value_bytes(pattern, self.values) + pattern.num_rows / 8)
-        return wire_cost.scheduled(push, push, 2, size) + wire_cost.scheduled(pull, pull, 2, size)
+        pulled_bytes = row_bytes if self.pull == "coo" else value_bytes
+        pull = share * union * pulled_bytes(pattern, self.values)
+        uneven = pattern.imbalance.get(self.partition, Imbalance())
+        bits = share * pattern.num_rows / 8 if self.pull == "bitmap" else 0.0
+        return wire_cost.scheduled(uneven.rx * push, uneven.tx * push, 2, size) + wire_cost.scheduled(
+            uneven.rx * pull + bits, uneven.tx * pull + bits, 2, size
+        )
 
 
 def zen(partition: str = "hash", pull: str = "coo", values: str = "float32", seed: int = 0) -> Zen:

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from omnizen.measure.device import measure_devices
 from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts, LinkFacts, StepFacts
 from omnizen.measure.gradient import PatternProbe
-from omnizen.measure.links import measure_links
+from omnizen.measure.links import measure_links, measure_meeting
 from omnizen.measure.model import model_digest
 from omnizen.measure.texts import gather_texts
 from omnizen.plan.plan import Plan
@@ -33,8 +33,6 @@ WATCHED_STEPS = 3
 LINKS_BUDGET_S = 2.0
 ROWS_FROM = 1024
 """A dense matrix with fewer rows is not watched: what its zero rows could save is less than a message costs."""
-NEAR = 0.15
-"""Schemes predicted to take this share longer than the best are tried on the real links."""
 
 
 def first_routing(model: nn.Module, values: str) -> Routing:
@@ -48,12 +46,13 @@ class Machines:
 
     links: list[LinkFacts]
     devices: list[DeviceFacts]
+    meeting_s: float
 
 
 def measure_machines(gradients: Comm) -> Machines:
     """Measure each rank's device and the links between them (collective, about ``LINKS_BUDGET_S`` long)."""
     devices = measure_devices(gradients)
-    return Machines(measure_links(gradients, LINKS_BUDGET_S), devices)
+    return Machines(measure_links(gradients, LINKS_BUDGET_S), devices, measure_meeting(gradients))
 
 
 @dataclass(slots=True)
@@ -135,12 +134,13 @@ class Watch:
             model_digest=model_digest(self.model),
             devices=self.machines.devices,
             links=self.machines.links,
+            meeting_s=self.machines.meeting_s,
             gradients=self._gradients(),
             step=self._step(control),
         )
         facts = Facts.from_toml(gather_texts(control, facts.to_toml())[0])
         plan = share_plan(make_plan(facts) if control.rank == 0 else None, control)
-        return facts, refine(plan, self.engine.gradients, self._samples(plan), NEAR)
+        return facts, refine(plan, self.engine.gradients, self._samples(plan))
 
     def _samples(self, plan: Plan) -> dict[str, Contribution]:
         sparse = {t.name for t in plan.tensors if t.kind != "dense"}
