@@ -3,7 +3,7 @@ import pytest
 from omnizen.comm.links import Links, PairLink, RankLink
 from omnizen.comm.simulated import simulate_ranks
 from omnizen.comm.threads import run_ranks
-from omnizen.measure.links import matchings, measure_links
+from omnizen.measure.links import matchings, measure_links, measure_meeting
 
 
 @pytest.mark.parametrize("size", range(1, 12))
@@ -22,6 +22,13 @@ def test_all_ranks_get_the_same_facts_about_every_direction(size):
     assert all(r == results[0] for r in results)
     pairs = [(link.source, link.dest) for link in results[0]]
     assert pairs == [(a, b) for a in range(size) for b in range(size) if a != b]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_meeting_takes_its_rounds_and_all_ranks_hear_the_same(size):
+    links = Links.uniform(size, bandwidth_bytes_per_s=1e9, latency_s=0.01)
+    done = simulate_ranks(size, lambda comm: measure_meeting(comm, clock=lambda: comm.now_s), links=links)
+    assert done.results == [pytest.approx(size * 0.01 if size > 1 else 0.0, rel=1e-3, abs=1e-9)] * size
 
 
 def test_pairs_beyond_the_budget_are_marked_as_estimates():
