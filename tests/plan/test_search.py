@@ -57,7 +57,7 @@ def test_the_same_facts_give_the_same_plan(seed):
 
 def test_of_equal_costs_the_simplest_is_picked():
     def cost(seconds, rounds, calls=1):
-        return Cost(seconds, seconds, 0.0, 0.0, Traffic(1.0, 1.0, rounds, calls))
+        return Cost(seconds, seconds, 0.0, 0.0, Traffic(1.0, 1.0, rounds, calls=calls))
 
     assert simplest({"a": cost(1.0, 8), "b": cost(1.004, 4), "c": cost(1.1, 2)}) == "b"
     assert simplest({"a": cost(1.0, 4, 2), "b": cost(1.004, 4, 1)}) == "b"
