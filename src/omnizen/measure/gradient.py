@@ -161,7 +161,7 @@ class PatternProbe:
         self._add_owners(seen, torch.stack([part for _, part in answers]), together.unique(), scale, num_rows)
 
     def _add_owners(self, seen: _Seen, pushed: Tensor, union: Tensor, scale: float, num_rows: int) -> None:
-        """Add how evenly owners share; ``pushed`` is ``[rank, partition, owner]``, the union times ``scale`` is whole."""
+        """Add how evenly owners share: ``pushed`` is ``[rank, partition, owner]``; ``scale`` undoes sampling."""
         for number, partition in enumerate(PARTITIONS):
             sums = scale * owner_counts(union, partition, num_rows, self.comm.size)
             seen.imbalance.setdefault(partition, []).append(imbalance(pushed[:, number], sums.tolist()))
