@@ -204,6 +204,17 @@ def _selector(factory: str, summary: str, saves: str, citation: str) -> Selector
     )  # fmt: skip
 
 
+def _sidco(fit: str) -> SelectorRow:
+    return SelectorRow(
+        factory="selectors.sidco:sidco",
+        summary=f"every element beyond a quantile of a fitted {fit} distribution",
+        saves="sort and sample; costs a pass a stage, and a number of elements as good as the fit",
+        citation=citations.SIDCO,
+        kinds=("dense", "element-sparse"),
+        settings={"fit": fit},
+    )
+
+
 SELECTORS: dict[str, SelectorRow] = {
     "top-k": _selector(
         "top_k:top_k",
@@ -217,6 +228,21 @@ SELECTORS: dict[str, SelectorRow] = {
         "any search; costs a tuned number and any say over how many are sent",
         citations.THRESHOLD,
     ),
+    "sampled-threshold": _selector(
+        "sampled_threshold:sampled_threshold",
+        "every element from a sample's quantile on, within a quarter of k",
+        "the search; costs a number of elements that is known to some percent only",
+        citations.WARMUP,
+    ),
+    "mstopk": _selector(
+        "mstopk:mstopk",
+        "k elements, nearly the largest, by bisecting for the threshold",
+        "the sort, which is slow on GPUs; costs a pass a round",
+        citations.MSTOPK,
+    ),
+    "sidco-exponential": _sidco("exponential"),
+    "sidco-gamma": _sidco("gamma"),
+    "sidco-pareto": _sidco("pareto"),
     "random-k": _selector(
         "random_k:random_k",
         "elements drawn at random, the same on all ranks",

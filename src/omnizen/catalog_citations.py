@@ -86,3 +86,11 @@ FP8 = """@misc{micikevicius2022fp8,
   title = {{FP8} Formats for Deep Learning},
   author = {Micikevicius, Paulius and Stosic, Dusan and Burgess, Neil and others},
   year = {2022}, note = {arXiv:2209.05433}}"""
+MSTOPK = """@inproceedings{shi2021towards,
+  title = {Towards Scalable Distributed Training of Deep Learning on Public Cloud Clusters},
+  author = {Shi, Shaohuai and Zhou, Xianhao and Song, Shutao and others},
+  booktitle = {Proceedings of Machine Learning and Systems}, year = {2021}, note = {arXiv:2010.10458}}"""
+SIDCO = """@inproceedings{abdelmoniem2021efficient,
+  title = {An Efficient Statistical-based Gradient Compression Technique for Distributed Training Systems},
+  author = {Abdelmoniem, Ahmed M. and Elzanaty, Ahmed and Alouini, Mohamed-Slim and Canini, Marco},
+  booktitle = {Proceedings of Machine Learning and Systems}, year = {2021}, note = {arXiv:2101.10761}}"""

@@ -7,7 +7,7 @@ from omnizen import catalog
 from omnizen.errors import UserError
 from omnizen.selectors.given import num_kept
 from omnizen.selectors.threshold import threshold
-from omnizen.selectors.top_k import largest, top_k
+from omnizen.selectors.top_k import top_k
 from omnizen.types import Step
 
 STEP = Step(0)
@@ -27,8 +27,14 @@ def test_top_k_equals_sorting(density, numel):
 
 def test_of_equal_elements_the_first_are_kept():
     flat = torch.tensor([1.0, -2.0, 2.0, -2.0, 3.0, 2.0])
-    assert largest(flat, 3).tolist() == [1, 2, 4]
-    assert top_k(0.5).select(torch.zeros(8), STEP).indices.tolist() == [0, 1, 2, 3]
+    assert top_k(0.5).select(flat, STEP).indices.tolist() == [1, 2, 4]
+    assert top_k(0.5).select(torch.full((100,), -3.0), STEP).indices.tolist() == list(range(50))
+
+
+def test_zeros_are_not_sent():
+    flat = torch.tensor([0.0, -0.0, 3.0, 0.0, 1e-45, 0.0])
+    assert top_k(0.5).select(flat, STEP).indices.tolist() == [2, 4]
+    assert top_k(1.0).select(torch.zeros(8), STEP).indices.numel() == 0
 
 
 def test_more_than_k_come_only_when_they_are_not_finite():

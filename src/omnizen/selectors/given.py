@@ -66,6 +66,11 @@ def checked_flat(flat: Tensor, who: str) -> Tensor:
     return flat.detach()
 
 
+def sparse(flat: Tensor, indices: Tensor, values: Tensor) -> Sparse:
+    """Return elements ``[k]`` of ``flat`` at ascending indices as rows of width 1."""
+    return Sparse(indices, values.view(-1, 1), flat.numel())
+
+
 def chosen(flat: Tensor, indices: Tensor) -> Sparse:
     """Return the elements at ascending indices ``[k]`` int64, as they are."""
-    return Sparse(indices, flat[indices].view(-1, 1), flat.numel())
+    return sparse(flat, indices, flat[indices])

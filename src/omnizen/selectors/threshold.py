@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from omnizen.selectors.given import checked_density, checked_flat, checked_positive, chosen
+from omnizen.kernels.compaction import all_from
+from omnizen.selectors.given import checked_density, checked_flat, checked_positive, sparse
 from omnizen.types import Sparse, Step
 
 
@@ -38,7 +39,7 @@ class Threshold:
         """Return the elements from the threshold on."""
         del step  # the same in every step
         flat = checked_flat(flat, self.name)
-        return chosen(flat, (~(flat.abs() < self.least)).nonzero().view(-1))
+        return sparse(flat, *all_from(flat, self.least, self.density * flat.numel()))
 
     def keeps(self, numel: int) -> tuple[int, int]:
         """Return nothing and everything: it depends on the values."""

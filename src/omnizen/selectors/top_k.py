@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from omnizen.selectors.given import checked_density, checked_flat, chosen, num_kept
+from omnizen.kernels.largest import largest
+from omnizen.selectors.given import checked_density, checked_flat, num_kept, sparse
 from omnizen.types import Sparse, Step
 
 
@@ -17,7 +17,8 @@ class TopK:
     """Keep the ``k = max(1, round(density numel))`` elements of largest magnitude; of equal ones the first.
 
     The smallest error that k elements can leave. Saves all other elements; costs a search for the k-th largest.
-    NaN and infinity count as largest and are all kept, so more than k come only when more than k are not finite.
+    NaN and infinity count as largest and are all kept, so more than k come only when more than k are not finite;
+    zeros are never sent, so fewer come when fewer are not zero.
 
     Args:
         density: fraction of elements to keep, in (0, 1].
@@ -25,6 +26,7 @@ class TopK:
     Reference: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
 
     Example:
+        >>> import torch
         >>> top_k(0.5).select(torch.tensor([1.0, -3.0, 2.0, 0.0]), Step(0)).indices
         tensor([1, 2])
     """
@@ -37,24 +39,12 @@ class TopK:
         """Return the largest elements."""
         del step  # the same in every step
         flat = checked_flat(flat, self.name)
-        return chosen(flat, largest(flat, num_kept(self.density, flat.numel())))
+        return sparse(flat, *largest(flat, num_kept(self.density, flat.numel())))
 
     def keeps(self, numel: int) -> tuple[int, int]:
         """Return k, twice."""
         k = num_kept(self.density, numel)
         return k, k
-
-
-def largest(flat: Tensor, k: int) -> Tensor:
-    """Return ascending indices of the k elements of largest magnitude, or of all that are not finite if more."""
-    if k == flat.numel():
-        return torch.arange(k, device=flat.device)
-    size = flat.abs().nan_to_num_(float("inf"), float("inf"))
-    least = size.topk(k, sorted=False).values.min()
-    above = size > least
-    equal = (size == least).nonzero().view(-1)
-    above[equal if torch.isinf(least) else equal[: k - int(above.sum())]] = True
-    return above.nonzero().view(-1)
 
 
 def top_k(density: float = 0.01) -> TopK:

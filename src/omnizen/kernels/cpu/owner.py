@@ -12,7 +12,8 @@ _13, _16, _32 = np.uint64(13), np.uint64(16), np.uint64(32)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _mix32(h):  # type: ignore[no-untyped-def]
+def mix32(h):  # type: ignore[no-untyped-def]
+    """Twin of ``kernels.owner.mix32``, of one unsigned number."""
     h ^= h >> _16
     h = (h * _A) & _MASK
     h ^= h >> _13
@@ -24,8 +25,8 @@ def _mix32(h):  # type: ignore[no-untyped-def]
 def _owners(rows, n, seed, out):  # type: ignore[no-untyped-def]
     for i in range(rows.size):
         row = np.uint64(rows[i])
-        high = _mix32((row >> _32) ^ seed)
-        out[i] = np.int64((_mix32((row & _MASK) ^ high) * n) >> _32)
+        high = mix32((row >> _32) ^ seed)
+        out[i] = np.int64((mix32((row & _MASK) ^ high) * n) >> _32)
 
 
 def hash_owner(rows: Tensor, n: int, seed: int) -> Tensor:
