@@ -6,7 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from omnizen import catalog_citations as citations
+from omnizen.catalog_lossy import LOSSY
 from omnizen.catalog_rows import CodecRow, ReducerRow, SelectorRow, WrapperRow
+from omnizen.catalog_wrappers import WRAPPERS
 from omnizen.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ REDUCERS: dict[str, ReducerRow] = {
         kinds=("dense", "row-sparse"),
         lossy=True,
     ),
-}
+} | LOSSY
 """Ways to average, by scheme name."""
 
 
@@ -178,6 +180,29 @@ CODECS: dict[str, CodecRow] = {
         kinds=("dense",),
         lossy=True,
     ),
+    "one-sided": CodecRow(
+        factory="codecs.values.binarised:one_sided",
+        summary="the largest values on one side as their mean, at Golomb-coded places",
+        saves="all but 0.08 bits of an element at 1 %; costs bias, which error feedback repays",
+        citation=citations.SBC,
+        kinds=("dense",),
+        lossy=True,
+    ),
+    "ternary": CodecRow(
+        factory="codecs.values.binarised:ternary",
+        summary="the largest values as signs of their mean magnitude, at Golomb-coded places",
+        saves="all but 0.1 bits of an element at 1 %; costs bias, which error feedback repays",
+        citation=citations.STC,
+        kinds=("dense",),
+        lossy=True,
+    ),
+    "common-magnitude": CodecRow(
+        factory="codecs.common_magnitude:common_magnitude",
+        summary="elements with one magnitude, which travels once, as places with signs",
+        saves="half of what a selection by chance takes as single elements",
+        citation=citations.WANGNI,
+        kinds=("element-sparse",),
+    ),
     "fp8": CodecRow(
         factory="codecs.values.fp8:fp8",
         summary="8-bit floats, with a power of two for each block",
@@ -263,61 +288,6 @@ SELECTORS: dict[str, SelectorRow] = {
     ),
 }
 """Ways to choose elements, by name."""
-
-
-WRAPPERS: dict[str, WrapperRow] = {
-    "feedback": WrapperRow(
-        factory="reducers.feedback:feedback",
-        summary="what a reducer did not send is given to it again in the next step",
-        saves="the accuracy of lossy reducers; costs memory of one gradient",
-        citation=citations.FEEDBACK,
-        kinds=("dense", *_SPARSE),
-    ),
-    "warmup": WrapperRow(
-        factory="reducers.warmup:warmup",
-        summary="another reducer for the first steps",
-        saves="the accuracy of lossy reducers early in training; costs bytes for those steps",
-        citation=citations.WARMUP,
-        kinds=("dense", *_SPARSE),
-        settings={"steps": 100},
-    ),
-    "by-size": WrapperRow(
-        factory="reducers.by_size:by_size",
-        summary="small tensors by one reducer, large ones by another",
-        saves="work on tensors that one message carries",
-        citation="Omnizen",
-        kinds=("dense", *_SPARSE),
-    ),
-    "gathered": WrapperRow(
-        factory="reducers.gathered:gathered",
-        summary="everybody's packed contribution to everybody, unpacked and averaged",
-        saves="what the codec saves on few ranks; costs n - 1 payloads a rank",
-        citation=citations.GRACE,
-        kinds=("dense", *_SPARSE),
-    ),
-    "selected": WrapperRow(
-        factory="reducers.selected:selected",
-        summary="only the elements that a selector chooses are given to a reducer",
-        saves="all other elements; costs what they held, unless feedback is put around it",
-        citation=citations.TOP_K,
-        kinds=("dense",),
-    ),
-    "pipe": WrapperRow(
-        factory="codecs.pipe:pipe",
-        summary="one codec packs what another one gives; also written first | second",
-        saves="what both save",
-        citation="Omnizen",
-        kinds=("dense", *_SPARSE),
-    ),
-    "paired": WrapperRow(
-        factory="codecs.paired:paired",
-        summary="one codec packs where rows are, another one their values",
-        saves="what both save",
-        citation=citations.DEEPREDUCE,
-        kinds=_SPARSE,
-    ),
-}
-"""What goes around methods, by name."""
 
 
 def reducer(name: str, **settings: Any) -> Reducer:

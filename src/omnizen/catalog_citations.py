@@ -94,3 +94,16 @@ SIDCO = """@inproceedings{abdelmoniem2021efficient,
   title = {An Efficient Statistical-based Gradient Compression Technique for Distributed Training Systems},
   author = {Abdelmoniem, Ahmed M. and Elzanaty, Ahmed and Alouini, Mohamed-Slim and Canini, Marco},
   booktitle = {Proceedings of Machine Learning and Systems}, year = {2021}, note = {arXiv:2101.10761}}"""
+SBC = """@inproceedings{sattler2019sparse,
+  title = {Sparse Binary Compression: Towards Distributed Deep Learning with minimal Communication},
+  author = {Sattler, Felix and Wiedemann, Simon and M{\\"u}ller, Klaus-Robert and Samek, Wojciech},
+  booktitle = {International Joint Conference on Neural Networks}, year = {2019}, note = {arXiv:1805.08768}}"""
+STC = """@article{sattler2020robust,
+  title = {Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data},
+  author = {Sattler, Felix and Wiedemann, Simon and M{\\"u}ller, Klaus-Robert and Samek, Wojciech},
+  journal = {IEEE Transactions on Neural Networks and Learning Systems}, volume = {31}, number = {9},
+  year = {2020}}"""
+DETACHED = """@inproceedings{xu2022detached,
+  title = {Detached Error Feedback for Distributed {SGD} with Random Sparsification},
+  author = {Xu, An and Huang, Heng},
+  booktitle = {International Conference on Machine Learning}, year = {2022}, note = {arXiv:2004.05298}}"""

@@ -48,3 +48,26 @@ def dtype_code(dtype: torch.dtype, who: str) -> int:
         allowed = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
         raise UserError(f"{who} packs values of {allowed}; got {str(dtype).removeprefix('torch.')}")
     return DTYPES.index(dtype)
+
+
+def checked_density(density: float, who: str) -> float:
+    """Return a kept fraction unchanged; raises ``UserError`` when it is not in (0, 1].
+
+    Example:
+        >>> checked_density(0.01, "top-k")
+        0.01
+    """
+    known = isinstance(density, (int, float)) and not isinstance(density, bool)
+    if not known or not 0 < density <= 1:  # NaN is refused too
+        raise UserError(f"{who}: density is the fraction that is kept, above 0 and at most 1; got {density!r}")
+    return float(density)
+
+
+def num_kept(density: float, numel: int) -> int:
+    """Return how many elements of ``numel`` are kept: ``max(1, round(density numel))``, and 0 of 0.
+
+    Example:
+        >>> num_kept(0.01, 1000), num_kept(0.01, 3), num_kept(0.5, 0)
+        (10, 1, 0)
+    """
+    return min(numel, max(1, round(density * numel)))

@@ -99,7 +99,7 @@ class ErrorFeedback:
             reduced = pending.wait()
             sent = given if reduced.sent is None else reduced.sent
             with span("select", step.name):
-                _keep(residual, with_values(x, total), sent)
+                keep(residual, with_values(x, total), sent)
             kept = joined(State({RESIDUAL: residual}), nested(reduced.state, INNER))
             return Reduced(reduced.value, sent, kept, reduced.staleness)
 
@@ -110,7 +110,7 @@ class ErrorFeedback:
         return self.reducer.traffic(pattern, size)
 
 
-def _keep(residual: Tensor, total: Contribution, sent: Contribution) -> None:
+def keep(residual: Tensor, total: Contribution, sent: Contribution) -> None:
     """Set the residual to ``total - sent``; rows outside ``total`` hold their old residual, less what was sent.
 
     What was sent of a dense tensor may be some of its flat elements: then only those are touched.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from omnizen.errors import Incompatible, UserError
 from omnizen.kernels.merge import merge, sum_dtype
 from omnizen.protocols import Codec, Comm, Later, Pending
 from omnizen.reducers import wire_cost
-from omnizen.reducers.contribution import checked
+from omnizen.reducers.contribution import checked, with_values
 from omnizen.reducers.segments import joined_values, segments
 from omnizen.spans import span
 from omnizen.types import (
@@ -86,16 +86,18 @@ class Gathered:
         """Begin to average."""
         checked(x, self.takes, self.name)
         with span("encode", step.name):
-            packed = [self._encode(part, at, comm.rank) for part, at in segments(_detached(x), step)]
-        pending = comm.all_gather([part for each in packed for part in _parts(each)])
+            packed = [
+                self._encode(part, at, comm.rank) for part, at in segments(with_values(x, x.values.detach()), step)
+            ]
+        pending = comm.all_gather(packed_parts(packed))
 
         def finish() -> Reduced:
             gathered = pending.wait()
             with span("decode", step.name):
-                values, sent = self._average(gathered, packed, comm.rank)
-            value = joined_values(x, values)
-            whole = None if self.exact else joined_values(x, sent)
-            return Reduced(value, whole, state)
+                by_rank = [unpacked(self.codec, parts, packed) for parts in gathered]
+                values = [mean_of(theirs) for theirs in zip(*by_rank, strict=True)]
+            whole = None if self.exact else joined_values(x, by_rank[comm.rank])
+            return Reduced(joined_values(x, values), whole, state)
 
         return Later(finish)
 
@@ -105,67 +107,65 @@ class Gathered:
             raise UserError(f"{self.codec.name} declares Packed and gave {type(made).__name__}")
         return made
 
-    def _average(
-        self, gathered: list[Parts], packed: list[Packed], rank: int
-    ) -> tuple[list[Contribution], list[Contribution]]:
-        """Return the averages and what this rank sent, tensor by tensor."""
-        values: list[Contribution] = []
-        sent: list[Contribution] = []
-        place = 0
-        for mine in packed:
-            num_parts = len(mine.streams) + 1
-            theirs = [self._decode(parts[place : place + num_parts], mine.codec) for parts in gathered]
-            place += num_parts
-            values.append(_mean(theirs))
-            sent.append(theirs[rank])
-        return values, sent
-
-    def _decode(self, parts: Parts, codec: str) -> Contribution:
-        *streams, meta = parts
-        back = self.codec.decode(Packed(tuple(streams), tuple(meta.tolist()), codec))
-        assert isinstance(back, Dense | Sparse)
-        return back
-
     def traffic(self, pattern: Sparsity, size: int) -> Traffic:
-        """Predict the bytes and rounds at each rank, at the middle of the codec's range."""
-        low, high = self.codec.nbytes(pattern)
-        num_streams, num_meta = self._probed(pattern)
-        moved = (size - 1) * ((low + high) / 2 + META_BYTES * num_meta)
+        """Predict the bytes and rounds at each rank, at the mean of the codec's payloads."""
+        num_streams, num_meta = probed(self.codec, pattern)
+        moved = (size - 1) * (mean_bytes(self.codec, pattern) + META_BYTES * num_meta)
         return wire_cost.scheduled(moved, moved, num_streams + 1, size)
 
-    def _probed(self, pattern: Sparsity) -> tuple[int, int]:
-        """Return how many streams and integers the codec makes of such a tensor, from a small one."""
-        rows = min(PROBE_ROWS, pattern.num_rows)
-        dtypes = {2: torch.float16, 8: torch.float64}
-        values = torch.ones(rows, pattern.width, dtype=dtypes.get(pattern.itemsize, torch.float32))
-        probe = Dense(values) if self.codec.takes is Dense else Sparse(torch.arange(rows), values, pattern.num_rows)
-        made = self._encode(probe, Step(0), 0)
-        return len(made.streams), len(made.meta)
+
+def packed_parts(packed: Sequence[Packed]) -> Parts:
+    """Return payloads as parts of one message: the streams of each, then its metadata."""
+    parts: Parts = []
+    for each in packed:
+        device = each.streams[0].device if each.streams else None
+        parts += [*each.streams, torch.tensor(each.meta, dtype=torch.int64, device=device)]
+    return parts
 
 
-def _detached(x: Contribution) -> Contribution:
-    return (
-        Dense(x.values.detach(), x.layout)
-        if isinstance(x, Dense)
-        else Sparse(x.indices, x.values.detach(), x.num_rows)
-    )
+def unpacked(codec: Codec, parts: Parts, like: Sequence[Packed]) -> list[Contribution]:
+    """Return what ``packed_parts`` packed, decoded; ``like`` says how many streams each payload has."""
+    found: list[Contribution] = []
+    place = 0
+    for each in like:
+        *streams, meta = parts[place : place + len(each.streams) + 1]
+        place += len(each.streams) + 1
+        back = codec.decode(Packed(tuple(streams), tuple(meta.tolist()), each.codec))
+        assert isinstance(back, Dense | Sparse)
+        found.append(back)
+    return found
 
 
-def _parts(packed: Packed) -> Parts:
-    device = packed.streams[0].device if packed.streams else None
-    return [*packed.streams, torch.tensor(packed.meta, dtype=torch.int64, device=device)]
+def mean_bytes(codec: Codec, pattern: Sparsity) -> float:
+    """Return the bytes that a payload takes on average: what the codec says, else the middle of its range."""
+    expected = getattr(codec, "mean_bytes", None)
+    if expected is not None:
+        return float(expected(pattern))
+    return sum(codec.nbytes(pattern)) / 2
 
 
-def _mean(parts: list[Contribution]) -> Contribution:
+def probed(codec: Codec, pattern: Sparsity, *, flat: bool = False) -> tuple[int, int]:
+    """Return how many streams and integers a codec makes of such a tensor, from a small one."""
+    rows = min(PROBE_ROWS, pattern.num_rows)
+    dtypes = {2: torch.float16, 8: torch.float64}
+    values = torch.ones(rows, pattern.width, dtype=dtypes.get(pattern.itemsize, torch.float32))
+    if codec.takes is Dense:
+        made = codec.encode(Dense(values.view(-1) if flat else values), Step(0))
+    else:
+        made = codec.encode(Sparse(torch.arange(rows), values, pattern.num_rows), Step(0))
+    assert isinstance(made, Packed)
+    return len(made.streams), len(made.meta)
+
+
+def mean_of(parts: Sequence[Contribution]) -> Contribution:
+    """Return the average of all ranks' contributions, added in rank order."""
     first = parts[0]
     if isinstance(first, Sparse):
         rows = [part for part in parts if isinstance(part, Sparse)]
         indices, total = merge([part.indices for part in rows], [part.values for part in rows])
         return Sparse(indices, total.div_(len(rows)).to(first.values.dtype), first.num_rows)
-    assert isinstance(first, Dense)
-    sum_of: Tensor = torch.zeros_like(first.values, dtype=sum_dtype(first.values.dtype))
+    sum_of = torch.zeros_like(first.values, dtype=sum_dtype(first.values.dtype))
     for part in parts:
-        assert isinstance(part, Dense)
         sum_of += part.values
     return Dense(sum_of.div_(len(parts)).to(first.values.dtype))
 

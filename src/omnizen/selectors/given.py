@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
+from omnizen.codecs.given import DTYPES, checked_density, num_kept
 from omnizen.errors import UserError
 from omnizen.types import Sparse
 
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-
-def checked_density(density: float, who: str) -> float:
-    """Return a kept fraction unchanged; raises ``UserError`` when it is not in (0, 1].
-
-    Example:
-        >>> checked_density(0.01, "top-k")
-        0.01
-    """
-    known = isinstance(density, (int, float)) and not isinstance(density, bool)
-    if not known or not 0 < density <= 1:  # NaN is refused too
-        raise UserError(f"{who}: density is the fraction that is kept, above 0 and at most 1; got {density!r}")
-    return float(density)
+__all__ = ["checked_count", "checked_density", "checked_flat", "checked_positive", "chosen", "num_kept"]
 
 
 def checked_positive(value: float, setting: str, who: str) -> float:
@@ -39,16 +26,6 @@ def checked_count(value: int, setting: str, who: str, low: int, high: int) -> in
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise UserError(f"{who}: {setting} must be a whole number in {low}..{high}, got {value!r}")
     return value
-
-
-def num_kept(density: float, numel: int) -> int:
-    """Return how many elements of ``numel`` are kept: ``max(1, round(density numel))``, and 0 of 0.
-
-    Example:
-        >>> num_kept(0.01, 1000), num_kept(0.01, 3), num_kept(0.5, 0)
-        (10, 1, 0)
-    """
-    return min(numel, max(1, round(density * numel)))
 
 
 def checked_flat(flat: Tensor, who: str) -> Tensor:
