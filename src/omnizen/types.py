@@ -197,14 +197,12 @@ class Traffic:
         rounds: messages that must follow one another, each paying the latency once.
         chain_bytes: bytes that must follow one another over several ranks, where that is more than the busiest
             rank's own: in schemes with phases, one rank may hold all up in the first and another in the second.
-        calls: times that all ranks meet; each costs a little beyond its rounds, because the last one is waited for.
     """
 
     rx_bytes: float
     tx_bytes: float
     rounds: int
     chain_bytes: float = 0.0
-    calls: int = 0
 
     @property
     def serial_bytes(self) -> float:
@@ -214,11 +212,7 @@ class Traffic:
     def __add__(self, other: Traffic) -> Traffic:
         chain = self.serial_bytes + other.serial_bytes if self.chain_bytes or other.chain_bytes else 0.0
         return Traffic(
-            self.rx_bytes + other.rx_bytes,
-            self.tx_bytes + other.tx_bytes,
-            self.rounds + other.rounds,
-            chain,
-            self.calls + other.calls,
+            self.rx_bytes + other.rx_bytes, self.tx_bytes + other.tx_bytes, self.rounds + other.rounds, chain
         )
 
 

@@ -94,9 +94,9 @@ def test_the_digest_ignores_when_and_sees_what():
 
 def test_a_file_of_the_release_before_loads_and_keeps_its_digest():
     text = some_facts(version=1).to_toml()
-    assert not any(new in text for new in ("imbalance", "meeting_s", "bits_per_s", "locate_rows_per_s"))
+    assert not any(new in text for new in ("imbalance", "meetings", "bits_per_s", "locate_rows_per_s"))
     before = Facts.from_toml(text)
-    assert before.meeting_s is None
+    assert before.meetings is None
     assert before.gradients[0].sparsity().imbalance == {}
     assert before.digest() == some_facts(version=1).digest()
 

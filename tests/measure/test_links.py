@@ -3,7 +3,7 @@ import pytest
 from omnizen.comm.links import Links, PairLink, RankLink
 from omnizen.comm.simulated import simulate_ranks
 from omnizen.comm.threads import run_ranks
-from omnizen.measure.links import matchings, measure_links, measure_meeting
+from omnizen.measure.links import matchings, measure_links, measure_meetings
 
 
 @pytest.mark.parametrize("size", range(1, 12))
@@ -25,10 +25,14 @@ def test_all_ranks_get_the_same_facts_about_every_direction(size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_a_meeting_takes_its_rounds_and_all_ranks_hear_the_same(size):
+def test_meetings_take_their_rounds_and_all_ranks_hear_the_same(size):
     links = Links.uniform(size, bandwidth_bytes_per_s=1e9, latency_s=0.01)
-    done = simulate_ranks(size, lambda comm: measure_meeting(comm, clock=lambda: comm.now_s), links=links)
-    assert done.results == [pytest.approx(size * 0.01 if size > 1 else 0.0, rel=1e-3, abs=1e-9)] * size
+    done = simulate_ranks(size, lambda comm: measure_meetings(comm, clock=lambda: comm.now_s), links=links)
+    gather_s, sum_s = (0.01 * rounds for rounds in ((size, 2 * (size - 1)) if size > 1 else (0, 0)))
+    for found in done.results:
+        assert found == done.results[0]
+        assert found.gather_s == pytest.approx(gather_s, rel=1e-3, abs=1e-9)
+        assert found.sum_s == pytest.approx(sum_s, rel=1e-3, abs=1e-9)
 
 
 def test_pairs_beyond_the_budget_are_marked_as_estimates():

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from omnizen.errors import UserError
-from omnizen.measure.facts import BalanceFacts, Facts, GradientFacts, StepFacts
+from omnizen.measure.facts import BalanceFacts, Facts, GradientFacts, MeetingFacts, StepFacts
 from omnizen.plan.cost import Cost, predict
 from omnizen.plan.links import LinkModel
 from omnizen.plan.plan import DDP_BUCKET_BYTES
@@ -56,11 +56,10 @@ def test_the_same_facts_give_the_same_plan(seed):
 
 
 def test_of_equal_costs_the_simplest_is_picked():
-    def cost(seconds, rounds, calls=1):
-        return Cost(seconds, seconds, 0.0, 0.0, Traffic(1.0, 1.0, rounds, calls=calls))
+    def cost(seconds, rounds):
+        return Cost(seconds, seconds, 0.0, 0.0, Traffic(1.0, 1.0, rounds))
 
     assert simplest({"a": cost(1.0, 8), "b": cost(1.004, 4), "c": cost(1.1, 2)}) == "b"
-    assert simplest({"a": cost(1.0, 4, 2), "b": cost(1.004, 4, 1)}) == "b"
     assert simplest({"a": cost(1.004, 4), "b": cost(1.0, 4), "c": cost(1.0, 4)}) == "b"
 
 
@@ -86,14 +85,17 @@ def test_gradients_alike_are_planned_alike_under_their_own_names():
     )
 
 
-def test_meetings_of_all_ranks_are_paid_for_each_call():
-    facts = job(4)
-    late = make_plan(facts.model_copy(update={"meeting_s": 4 * 3e-4 + 0.01}))
-    assert late.prediction.control_s == pytest.approx(make_plan(facts).prediction.control_s + 0.01)
-    before, after = (only(p, "table.weight") for p in (make_plan(facts, schemes=["zen-coo"]), late))
-    two_calls = make_plan(facts.model_copy(update={"meeting_s": 4 * 3e-4 + 0.01}), schemes=["zen-coo"])
-    assert only(two_calls, "table.weight").predicted_s == pytest.approx(before.predicted_s + 0.02)
-    assert after.scheme in ("sparcml", "agsparse")
+def test_rounds_take_as_long_as_when_all_ranks_are_in_them():
+    facts, meetings = job(4), MeetingFacts(gather_s=4 * 3e-3, sum_s=6 * 1e-3)
+    slower = facts.model_copy(update={"meetings": meetings})
+    assert make_plan(slower).prediction.control_s == pytest.approx(meetings.gather_s)
+    for scheme, rounds, more_s in (
+        ("zen-coo", 8, 3e-3 - 3e-4),
+        ("sparcml", 4, 3e-3 - 3e-4),
+        ("dense", 6, 1e-3 - 3e-4),
+    ):
+        before, after = (only(make_plan(f, schemes=[scheme]), "table.weight") for f in (facts, slower))
+        assert after.predicted_s == pytest.approx(before.predicted_s + rounds * more_s), scheme
 
 
 def test_of_two_the_one_that_dominates_is_picked():

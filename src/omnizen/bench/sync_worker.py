@@ -140,14 +140,14 @@ def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
     from omnizen.measure.device import measure_devices
     from omnizen.measure.facts import Facts
     from omnizen.measure.gradient import PatternProbe
-    from omnizen.measure.links import measure_links, measure_meeting
+    from omnizen.measure.links import measure_links, measure_meetings
     from omnizen.plan.cost import predict
     from omnizen.plan.links import LinkModel
     from omnizen.plan.search import make_plan, slowest_rates
     from omnizen.plan.share import share_plan
     from omnizen.plan.trial import refine
 
-    links, meeting_s = measure_links(comm), measure_meeting(comm)
+    links, meetings = measure_links(comm), measure_meetings(comm)
     devices = measure_devices(comm)
     probe = PatternProbe(comm)
     for number, point in enumerate(job.points):
@@ -155,10 +155,10 @@ def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
         shape = (point.rows, point.width) if point.width > 1 else (point.rows,)
         probe.observe(f"{number:04d}", rows, point.rows, point.width, 4, shape=shape)
     facts = Facts(
-        torch_version=torch.__version__, world_size=comm.size, devices=devices, links=links, meeting_s=meeting_s,
+        torch_version=torch.__version__, world_size=comm.size, devices=devices, links=links, meetings=meetings,
         gradients=sorted(probe.finish(), key=lambda g: g.name),
     )  # fmt: skip
-    model, rates = LinkModel.of(facts.links, facts.world_size, meeting_s), slowest_rates(facts.devices)
+    model, rates = LinkModel.of(facts.links, facts.world_size, meetings), slowest_rates(facts.devices)
     planned = share_plan(make_plan(facts, schemes=job.schemes) if comm.rank == 0 else None, comm)
     answer.formula_picks = [t.scheme for t in planned.tensors]
     for point, tensor in zip(job.points, planned.tensors, strict=True):

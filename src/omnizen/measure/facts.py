@@ -76,6 +76,18 @@ class LinkFacts(Record):
     estimated: bool = False
 
 
+class MeetingFacts(Record):
+    """How long all ranks together take for next to nothing: rounds, hand-over between threads, the last one.
+
+    Args:
+        gather_s: seconds in which each gives all others one byte.
+        sum_s: seconds in which they sum one number by the backend's own all-reduce.
+    """
+
+    gather_s: float = Field(ge=0, le=MOST_SECONDS)
+    sum_s: float = Field(ge=0, le=MOST_SECONDS)
+
+
 class BalanceFacts(Record):
     """How far the busiest rank is above an even share where rows go to owners; see ``types.Imbalance``."""
 
@@ -182,9 +194,6 @@ class StepFacts(Record):
 class Facts(TomlFile):
     """Everything that was measured for one job.
 
-    Args:
-        meeting_s: seconds in which all ranks give each other one byte; None when it was not measured.
-
     Example:
         >>> facts = Facts(torch_version="2.13.0", world_size=1)
         >>> Facts.from_toml(facts.to_toml()) == facts
@@ -198,7 +207,7 @@ class Facts(TomlFile):
     model_digest: str = ""
     devices: list[DeviceFacts] = Field(default_factory=list)
     links: list[LinkFacts] = Field(default_factory=list)
-    meeting_s: float | None = Field(default=None, ge=0, le=MOST_SECONDS)
+    meetings: MeetingFacts | None = None
     gradients: list[GradientFacts] = Field(default_factory=list)
     step: StepFacts | None = None
 

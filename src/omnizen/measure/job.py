@@ -15,7 +15,7 @@ from torch import Tensor
 from omnizen.measure.device import measure_devices
 from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts, Kind, StepFacts
 from omnizen.measure.gradient import PatternProbe, classify, nonzero_indices
-from omnizen.measure.links import measure_links, measure_meeting
+from omnizen.measure.links import measure_links, measure_meetings
 from omnizen.measure.model import Rate, measure_rate, model_digest
 from omnizen.measure.subject import Subject
 from omnizen.measure.texts import gather_texts
@@ -41,7 +41,7 @@ def measure_job(comm: Comm, subject: Subject | None = None, *, budget_s: float =
         world_size=comm.size,
         devices=devices,
         links=links,
-        meeting_s=measure_meeting(comm),
+        meetings=measure_meetings(comm),
     )
     if subject is None:
         return facts

@@ -11,7 +11,7 @@ from statistics import median
 
 import torch
 
-from omnizen.measure.facts import LinkFacts
+from omnizen.measure.facts import LinkFacts, MeetingFacts
 from omnizen.protocols import Comm
 
 LEAST_MATCHINGS = 2
@@ -52,25 +52,32 @@ def measure_links(
     return _complete(found, comm.size)
 
 
-def measure_meeting(
+def measure_meetings(
     comm: Comm, *, repeats: int = MEETINGS, clock: Callable[[], float] = time.perf_counter
-) -> float:
-    """Measure the seconds in which all ranks give each other one byte (collective, equal on all ranks).
+) -> MeetingFacts:
+    """Measure how long all ranks together take for next to nothing (collective, equal on all ranks).
 
-    More than the rounds' latencies: frames go to all peers at once, threads hand over, the last rank is waited for.
+    More than pings between pairs tell: frames go to all peers, threads hand over, the last rank is waited for.
 
     Args:
-        repeats: meetings that are timed, after one that is not; the median of the slowest rank's counts.
+        repeats: meetings that are timed, after one that is not; of the slowest rank's times the median counts.
     """
-    message = torch.zeros(1, dtype=torch.uint8, device=comm.device)
-    taken_s = []
-    for _ in range(repeats + 1):
-        comm.barrier()
-        began = clock()
-        comm.all_gather([message]).wait()
-        taken_s.append(clock() - began)
-    everyones = _agree(comm, taken_s[1:])
-    return median(max(turn) for turn in zip(*everyones, strict=True))
+    byte = torch.zeros(1, dtype=torch.uint8, device=comm.device)
+    number = torch.zeros(1, device=comm.device)
+
+    def seconds(meet: Callable[[], object]) -> float:
+        taken_s = []
+        for _ in range(repeats + 1):
+            comm.barrier()
+            began = clock()
+            meet()
+            taken_s.append(clock() - began)
+        return median(max(turn) for turn in zip(*_agree(comm, taken_s[1:]), strict=True))
+
+    return MeetingFacts(
+        gather_s=seconds(lambda: comm.all_gather([byte]).wait()),
+        sum_s=seconds(lambda: comm.all_reduce(number).wait()),
+    )
 
 
 def matchings(size: int) -> list[list[tuple[int, int]]]:

@@ -102,7 +102,7 @@ def predict(
         return Cost(0.0, 0.0, 0.0, 0.0, Traffic(0.0, 0.0, 0))
     traffic = reducer.traffic(pattern, size)
     wire_s = _bytes_in_turn(reducer, pattern, size, traffic) / _bandwidth(reducer.name, links)
-    latency_s = traffic.rounds * links.latency_s + traffic.calls * links.meeting_s
+    latency_s = traffic.rounds * (links.ring_latency_s if reducer.name == "dense" else links.latency_s)
     cpu_s = work(reducer.name, pattern, size, traffic).seconds(pattern, rates)
     return Cost(wire_s + latency_s + cpu_s, wire_s, latency_s, cpu_s, traffic)
 

@@ -42,13 +42,12 @@ def measured(facts: Facts) -> list[str]:
             f"{_count(device.cores, 'core')}, {memory}" + (f", {speeds}" if speeds else "")
         )
     if facts.world_size > 1:
-        model = LinkModel.of(facts.links, facts.world_size, facts.meeting_s)
+        model = LinkModel.of(facts.links, facts.world_size, facts.meetings)
         slowest = min(facts.links, key=lambda link: link.bandwidth_bytes_per_s)
         fastest = max(facts.links, key=lambda link: link.bandwidth_bytes_per_s)
         lines.append(
             f"links: {rate(slowest.bandwidth_bytes_per_s)} (slowest, rank {slowest.source} to {slowest.dest}) "
             f"to {rate(fastest.bandwidth_bytes_per_s)}; {duration(model.latency_s)} a round"
-            + (f", {duration(facts.meeting_s)} for all to meet" if facts.meeting_s is not None else "")
         )
     for kind in ("dense", "row-sparse", "element-sparse"):
         gradients = [g for g in facts.gradients if g.kind == kind]

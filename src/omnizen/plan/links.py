@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from omnizen.errors import UserError
-from omnizen.measure.facts import LinkFacts
+from omnizen.measure.facts import LinkFacts, MeetingFacts
 
 NOISE = 0.25
 """A pair that was measured this share slower than both its ends can do was disturbed; beyond, it is slow."""
@@ -20,11 +20,12 @@ class LinkModel:
 
     Args:
         size: ranks.
-        latency_s: seconds that a round costs beyond its bytes, at the rank that is farthest away.
+        latency_s: seconds that a round costs beyond its bytes, at the rank that is farthest away, when all ranks
+            are in it.
         ring_bytes_per_s: bandwidth of a ring, that of its slowest neighbours.
         spread_bytes_per_s: bandwidth of traffic spread evenly over all peers, at the slowest rank.
         slowest_bytes_per_s: bandwidth of the slowest pair.
-        meeting_s: seconds that a call in which all ranks meet costs beyond its rounds and bytes.
+        ring_latency_s: the same for the rounds of the backend's own all-reduce.
     """
 
     size: int
@@ -32,19 +33,19 @@ class LinkModel:
     ring_bytes_per_s: float
     spread_bytes_per_s: float
     slowest_bytes_per_s: float
-    meeting_s: float = 0.0
+    ring_latency_s: float
 
     @classmethod
     def uniform(cls, size: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> LinkModel:
         """Make the model of equal links between all ranks."""
-        return cls(size, latency_s, *(3 * [bandwidth_bytes_per_s]))
+        return cls(size, latency_s, *(3 * [bandwidth_bytes_per_s]), latency_s)
 
     @classmethod
-    def of(cls, links: Sequence[LinkFacts], size: int, meeting_s: float | None = None) -> LinkModel:
+    def of(cls, links: Sequence[LinkFacts], size: int, meetings: MeetingFacts | None = None) -> LinkModel:
         """Make the model from measured pairs.
 
         Args:
-            meeting_s: seconds in which all ranks give each other one byte; None where it was not measured.
+            meetings: how long all ranks take together for next to nothing; None where it was not measured.
 
         Raises:
             UserError: when a pair of the job has no link facts.
@@ -67,13 +68,18 @@ class LinkModel:
         ]
         # The median over a rank's pairs forgives one noisy pair; the maximum keeps the rank that is far away.
         latency_s = max(median([delay[r, p] for p in peers[r]] + [delay[p, r] for p in peers[r]]) for r in peers)
+        ring_latency_s = latency_s
+        if meetings is not None:
+            # A pair that pings is faster than a round that all ranks are in: the last one is waited for.
+            latency_s = max(latency_s, meetings.gather_s / size)
+            ring_latency_s = meetings.sum_s / (2 * (size - 1))
         return cls(
             size,
             latency_s=latency_s,
             ring_bytes_per_s=min(rate[r, (r + 1) % size] for r in range(size)),
             spread_bytes_per_s=1 / max(per_byte),
             slowest_bytes_per_s=min(rate.values()),
-            meeting_s=max(0.0, (meeting_s or 0.0) - size * latency_s),
+            ring_latency_s=ring_latency_s,
         )
 
 

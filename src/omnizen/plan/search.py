@@ -32,7 +32,7 @@ def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None) -> Plan:
     Raises:
         UserError: when a scheme does not exist, or the facts lack what is needed.
     """
-    links = LinkModel.of(facts.links, facts.world_size, facts.meeting_s)
+    links = LinkModel.of(facts.links, facts.world_size, facts.meetings)
     rates = slowest_rates(facts.devices)
     applying = _applying(None if schemes is None else [check_scheme(name) for name in schemes])
     alike: dict[Hashable, tuple[TensorPlan, Cost]] = {}  # layers repeat, and so do their gradients
@@ -109,14 +109,14 @@ def _choose(gradient: GradientFacts, pattern: Sparsity, costs: dict[str, Cost]) 
 
 
 def simplest(costs: Mapping[str, Cost]) -> str:
-    """Return the cheapest scheme; of those that cost the same, the one with the fewest rounds and calls.
+    """Return the cheapest scheme; of those that cost the same, the one with the fewest rounds.
 
-    What still ties comes in the catalogue's order.
+    What still ties comes in the order of seconds, then in the catalogue's.
     """
     limit_s = (1 + SAME) * min(cost.seconds for cost in costs.values())
     return min(
         (name for name, cost in costs.items() if cost.seconds <= limit_s),
-        key=lambda name: (costs[name].traffic.rounds, costs[name].traffic.calls, costs[name].seconds),
+        key=lambda name: (costs[name].traffic.rounds, costs[name].seconds),
     )
 
 
@@ -193,7 +193,7 @@ def predict_step(
     compute_s, backward_s = (step.compute_s, step.backward_s) if step else (0.0, 0.0)
     exposed = exposed_s([t for t, _ in transfers], backward_s)
     # Ranks agree on the step by one small all-gather: a round of headers and one to each peer.
-    control_s = links.size * links.latency_s + links.meeting_s if links.size > 1 else 0.0
+    control_s = links.size * links.latency_s if links.size > 1 else 0.0
     return Prediction(
         step_s=compute_s + exposed + control_s,
         compute_s=compute_s,

@@ -13,13 +13,13 @@ HEADER_BYTES = 8
 def all_reduce(payload_bytes: float, size: int) -> Traffic:
     """Ring all-reduce of a payload that all ranks hold: ``2 (n - 1) / n M`` each way."""
     moved = 2 * (size - 1) / size * payload_bytes
-    return Traffic(moved, moved, 2 * (size - 1), calls=int(size > 1))
+    return Traffic(moved, moved, 2 * (size - 1))
 
 
 def scheduled(rx_bytes: float, tx_bytes: float, parts: int, size: int) -> Traffic:
     """An all-gather or all-to-all with these bytes of payload at one rank: one round of lengths, n - 1 of data."""
     headers = HEADER_BYTES * parts * (size - 1)
-    return Traffic(rx_bytes + headers, tx_bytes + headers, size if size > 1 else 0, calls=int(size > 1))
+    return Traffic(rx_bytes + headers, tx_bytes + headers, size if size > 1 else 0)
 
 
 def hop(rx_bytes: float | None, tx_bytes: float | None, parts: int) -> Traffic:

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import Parameter
 
 from omnizen.measure.device import measure_devices
-from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts, LinkFacts, StepFacts
+from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts, LinkFacts, MeetingFacts, StepFacts
 from omnizen.measure.gradient import PatternProbe
-from omnizen.measure.links import measure_links, measure_meeting
+from omnizen.measure.links import measure_links, measure_meetings
 from omnizen.measure.model import model_digest
 from omnizen.measure.texts import gather_texts
 from omnizen.plan.plan import Plan
@@ -46,13 +46,13 @@ class Machines:
 
     links: list[LinkFacts]
     devices: list[DeviceFacts]
-    meeting_s: float
+    meetings: MeetingFacts
 
 
 def measure_machines(gradients: Comm) -> Machines:
     """Measure each rank's device and the links between them (collective, about ``LINKS_BUDGET_S`` long)."""
     devices = measure_devices(gradients)
-    return Machines(measure_links(gradients, LINKS_BUDGET_S), devices, measure_meeting(gradients))
+    return Machines(measure_links(gradients, LINKS_BUDGET_S), devices, measure_meetings(gradients))
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class Watch:
             model_digest=model_digest(self.model),
             devices=self.machines.devices,
             links=self.machines.links,
-            meeting_s=self.machines.meeting_s,
+            meetings=self.machines.meetings,
             gradients=self._gradients(),
             step=self._step(control),
         )
