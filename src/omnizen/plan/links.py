@@ -38,7 +38,8 @@ class LinkModel:
     @classmethod
     def uniform(cls, size: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> LinkModel:
         """Make the model of equal links between all ranks."""
-        return cls(size, latency_s, *(3 * [bandwidth_bytes_per_s]), latency_s)
+        rate = bandwidth_bytes_per_s
+        return cls(size, latency_s, rate, rate, rate, latency_s)
 
     @classmethod
     def of(cls, links: Sequence[LinkFacts], size: int, meetings: MeetingFacts | None = None) -> LinkModel:
