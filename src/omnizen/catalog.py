@@ -69,6 +69,20 @@ REDUCERS: dict[str, ReducerRow] = {
     ),
     "sparcml-split": _sparcml_split(False, "rows to the owner of their range, sums back with indices"),
     "sparcml-split-dense": _sparcml_split(True, "the same; a range whose sum is nearly full comes back whole"),
+    "omnireduce": ReducerRow(
+        factory="reducers.omnireduce:omnireduce",
+        summary="a dense all-reduce over the blocks that any rank touches",
+        saves="what no rank touches, whatever the number of ranks; costs every element of a touched block",
+        citation=citations.OMNIREDUCE,
+        kinds=_SPARSE,
+    ),
+    "omnireduce-streaming": ReducerRow(
+        factory="reducers.omnireduce_streaming:omnireduce_streaming",
+        summary="blocks to aggregators lane by lane, each with the number of the next",
+        saves="indices, and the blocks that a rank does not touch; costs as many rounds as the fullest lane has",
+        citation=citations.OMNIREDUCE,
+        kinds=_SPARSE,
+    ),
     "parameter-server": ReducerRow(
         factory="reducers.parameter_server:parameter_server",
         summary="rows to the servers of their partitions, averages back with indices",

@@ -107,3 +107,7 @@ DETACHED = """@inproceedings{xu2022detached,
   title = {Detached Error Feedback for Distributed {SGD} with Random Sparsification},
   author = {Xu, An and Huang, Heng},
   booktitle = {International Conference on Machine Learning}, year = {2022}, note = {arXiv:2004.05298}}"""
+OMNIREDUCE = """@inproceedings{fei2021efficient,
+  title = {Efficient Sparse Collective Communication and its application to Accelerate Distributed Deep Learning},
+  author = {Fei, Jiawei and Ho, Chen-Yu and Sahu, Atal Narayan and Canini, Marco and Sapio, Amedeo},
+  booktitle = {Proceedings of the 2021 ACM SIGCOMM Conference}, year = {2021}}"""

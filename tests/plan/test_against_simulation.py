@@ -60,5 +60,7 @@ def test_seconds_come_out_as_predicted_and_the_pick_is_the_fastest(size, bytes_p
     assert simulated[pick] <= 1.05 * min(simulated.values())
     for scheme, seconds in simulated.items():
         # Beyond a power of two, ranks that need not wait for the first step hide some of its latency.
-        doubling_with_rest = scheme == "sparcml" and size & (size - 1)
-        assert predicted[scheme] == pytest.approx(seconds, rel=0.4 if doubling_with_rest else 0.1), scheme
+        off = 0.4 if scheme == "sparcml" and size & (size - 1) else 0.1
+        if scheme == "omnireduce-streaming":
+            off = 0.25  # in each round, the aggregator whose lanes have most blocks holds up all
+        assert predicted[scheme] == pytest.approx(seconds, rel=off), scheme

@@ -144,5 +144,7 @@ def test_refuses_what_it_cannot_reduce(name):
         "averages floating-point values": Sparse(torch.tensor([1]), torch.ones(1, 2, dtype=torch.int32), 4),
     }
     for message, x in bad.items():
+        if isinstance(x, Dense) and Dense in reducer.takes:
+            continue
         with pytest.raises(UserError, match=message):
             average(reducer, [x])

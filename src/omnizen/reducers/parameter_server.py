@@ -9,9 +9,9 @@ import torch
 
 from omnizen.codecs.cast import checked_values
 from omnizen.codecs.coo import Coo, row_bytes
-from omnizen.errors import UserError
 from omnizen.protocols import Comm, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.blocks import checked_count
 from omnizen.reducers.contribution import checked
 from omnizen.reducers.owned import push_pull
 from omnizen.reducers.ranges import range_of, rows_by_range
@@ -72,6 +72,5 @@ class ParameterServer:
 
 def parameter_server(partitions: int = 64, values: str = "float32") -> ParameterServer:
     """Make the sparse parameter server; see ``ParameterServer``."""
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
-        raise UserError(f"parameter-server: partitions must be a whole number from 1, got {partitions!r}")
-    return ParameterServer(partitions, checked_values(values, "parameter-server"))
+    counted = checked_count(partitions, "partitions", "parameter-server")
+    return ParameterServer(counted, checked_values(values, "parameter-server"))
