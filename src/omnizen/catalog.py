@@ -117,6 +117,18 @@ def _sixteen_bits(values: str, error: str) -> CodecRow:
     )
 
 
+def _bloom(policy: str, summary: str, saves: str) -> CodecRow:
+    return CodecRow(
+        factory="codecs.index.bloom:bloom",
+        summary=f"rows with a Bloom filter of their places; {summary}",
+        saves=f"half of 4-byte indices at 1 % density; costs {saves}",
+        citation=citations.DEEPREDUCE,
+        kinds=_SPARSE,
+        lossy=policy != "p0",
+        settings={"policy": policy},
+    )
+
+
 CODECS: dict[str, CodecRow] = {
     "cast-float16": _sixteen_bits("float16", "2^-11 between 6e-5 and 65504"),
     "cast-bfloat16": _sixteen_bits("bfloat16", "2^-8 over the range of float32"),
@@ -162,6 +174,9 @@ CODECS: dict[str, CodecRow] = {
         citation=citations.DEEPREDUCE,
         kinds=_SPARSE,
     ),
+    "bloom-p0": _bloom("p0", "wrong ones travel as zeros", "a tenth more values"),
+    "bloom-p1": _bloom("p1", "as many as there are, drawn by a seed", "a tenth of the rows"),
+    "bloom-p2": _bloom("p2", "as many as there are, drawn from conflict sets", "some of the rows"),
     "qsgd": CodecRow(
         factory="codecs.values.qsgd:qsgd",
         summary="values on a few levels between zero and their bucket's largest, by chance",
