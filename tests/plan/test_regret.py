@@ -19,7 +19,7 @@ NAME = "x"
 
 
 def drawn(rows, kept, skew):
-    """Return a maker of one rank's contribution: uniform, skewed to small rows, or rows that alias with the ranks."""
+    """Make one rank's rows: uniform, skewed to small rows, or rows that alias with the ranks."""
 
     def contribution(rank, width):
         generator = torch.Generator().manual_seed(rank)
