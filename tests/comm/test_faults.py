@@ -25,6 +25,22 @@ def test_a_dropped_rank_is_lost_to_the_others_at_that_step() -> None:
     assert faults.count(Drop(1, 2)) == 1
 
 
+def test_a_rank_can_be_dropped_in_the_middle_of_a_step() -> None:
+    faults = Faults(Drop(rank=1, step=1, call=2))
+    done = []
+
+    def body(comm):
+        for comm.step in range(3):
+            for call in range(4):
+                comm.barrier()
+                if comm.rank == 1:
+                    done.append((comm.step, call))
+
+    with pytest.raises(Dropped):
+        run_ranks(2, body, wrap=lambda comm: Faulty(comm, faults))
+    assert done == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
+
+
 def test_faults_reach_sub_groups() -> None:
     faults = Faults(Drop(rank=2, step=1))
 

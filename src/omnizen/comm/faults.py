@@ -20,10 +20,11 @@ class Dropped(OmnizenError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The rank ends at its first call in the step."""
+    """The rank ends at a call in the step, its first unless another one is named (from 0)."""
 
     rank: int
     step: int
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Faults:
         self.script = script
         self._lock = threading.Lock()
         self._happened: Counter[Fault] = Counter()
+        self._calls: Counter[tuple[int, int | None]] = Counter()
 
     def count(self, fault: Fault) -> int:
         """Return how often a fault of the script has happened."""
@@ -77,9 +79,12 @@ class Faults:
         """Return the faults that are due at a rank's call, each once, and count them."""
         due = []
         with self._lock:
+            call = self._calls[rank, step]
+            self._calls[rank, step] += 1
             for fault in self.script:
                 at = fault.source if isinstance(fault, Slow) else fault.rank
-                if (at, fault.step) == (rank, step) and not self._happened[fault]:
+                early = isinstance(fault, Drop) and call < fault.call
+                if (at, fault.step) == (rank, step) and not early and not self._happened[fault]:
                     self._happened[fault] += 1
                     due.append(fault)
         return due
