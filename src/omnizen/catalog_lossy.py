@@ -24,6 +24,14 @@ LOSSY: dict[str, ReducerRow] = {
         "all but 1 element in 100, on few ranks; costs the search, and n - 1 ranks' elements",
         citations.TOP_K,
     ),
+    "hitopkcomm": ReducerRow(
+        factory="reducers.hitopkcomm:hitopkcomm",
+        summary="the largest elements of each group's sum between groups of ranks, the whole inside them",
+        saves="all but 1 element in 100 between groups; costs a dense exchange inside each",
+        citation=citations.MSTOPK,
+        kinds=("dense",),
+        lossy=True,
+    ),
     "randomk": _scheme(
         "randomk_scheme",
         "random elements of each tensor, the same on all ranks, with error feedback",

@@ -51,6 +51,14 @@ WRAPPERS: dict[str, WrapperRow] = {
         citation=citations.WARMUP,
         kinds=("dense",),
     ),
+    "hierarchical": WrapperRow(
+        factory="reducers.hierarchical:hierarchical",
+        summary="sums inside groups of ranks, another reducer across, each rank with a share",
+        saves="bytes across slow links between groups; costs two exchanges inside them",
+        citation=citations.MSTOPK,
+        kinds=("dense", *_SPARSE),
+        settings={"groups": 2},
+    ),
     "two-way": WrapperRow(
         factory="reducers.two_way:two_way",
         summary="parts packed to their owners, averages packed on the way back",

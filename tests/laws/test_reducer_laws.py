@@ -37,13 +37,17 @@ WRAPPED = {
     "feedback": lambda wrap: wrap(catalog.reducer("zen-coo", values="float16")),
     "feedback of dense": lambda wrap: wrap(catalog.reducer("dense", values="bfloat16"), decay=0.9),
     "warmup": lambda wrap: wrap(catalog.reducer("dense"), catalog.reducer("dense", values="float16"), steps=0),
+    "hierarchical": lambda wrap: wrap(catalog.reducer("zen-coo"), groups=2),
+    "hierarchical and lossy": lambda wrap: wrap(catalog.reducer("agsparse", values="float16"), groups=4),
+    "hierarchical of dense": lambda wrap: wrap(catalog.reducer("dense", values="bfloat16"), groups=2),
     "by-size": lambda wrap: wrap(catalog.reducer("agsparse"), catalog.reducer("zen-bitmap"), at_bytes=300),
 }
 
 
 @pytest.mark.parametrize("name", WRAPPED)
 def test_wrappers_keep_every_law(name):
-    assert broken_laws(WRAPPED[name](catalog.WRAPPERS[name.split(" ")[0]].make)) == {}
+    sizes = (1, 2, 4, 8) if name.startswith("hierarchical") else (1, 3, 4)  # its traffic is told for equal groups
+    assert broken_laws(WRAPPED[name](catalog.WRAPPERS[name.split(" ")[0]].make), sizes) == {}
 
 
 @pytest.mark.parametrize("values", ["float32", "float16"])

@@ -16,6 +16,7 @@ LIMIT_S = 10.0
 REDUCERS = {
     **{name: catalog.reducer(name) for name in catalog.REDUCERS},
     **{f"{name} in 16 bits": catalog.reducer(name, values="bfloat16") for name in catalog.schemes("row-sparse")},
+    "hierarchical": catalog.WRAPPERS["hierarchical"].make(catalog.reducer("sparcml"), groups=2),
     "feedback": catalog.WRAPPERS["feedback"].make(catalog.reducer("zen-coo", values="float16")),
 }
 

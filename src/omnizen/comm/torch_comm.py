@@ -107,6 +107,7 @@ class TorchComm(CommBase):
         super().__init__(name, parent)
         self.rank, self.size = process_group.rank(), process_group.size()
         self.device, self.timeout_s = _numbered(torch.device(device)), timeout_s
+        self._subs: list[TorchComm] = []
         self.members = list(range(self.size)) if members is None else list(members)
         self._group: Group | None = process_group
         self._make_group, self._release = make_group, release
@@ -169,7 +170,7 @@ class TorchComm(CommBase):
         if self._make_group is None:
             raise UserError("this TorchComm was made without make_group, so it cannot make sub-groups; pass one")
         members = [self.members[r] for r in ranks]
-        return TorchComm(
+        made = TorchComm(
             self._make_group(members, name),
             device=self.device,
             timeout_s=self.timeout_s,
@@ -179,9 +180,13 @@ class TorchComm(CommBase):
             release=self._release,
             parent=self,
         )
+        self._subs.append(made)
+        return made
 
     def close(self) -> None:
-        """End the comm's thread and let go of the group; calling it twice is harmless."""
+        """End the comm's thread and those of its sub-groups, and let go of the groups; twice is harmless."""
+        for sub in self._subs:
+            sub.close()
         self._thread.shutdown(wait=True, cancel_futures=self._cause is not None)
         group, self._group = self._group, None
         if group is not None:
