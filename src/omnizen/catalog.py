@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from omnizen import catalog_citations as citations
 from omnizen.catalog_lossy import LOSSY
 from omnizen.catalog_rows import CodecRow, ReducerRow, SelectorRow, WrapperRow
+from omnizen.catalog_summed import SUMMED, SUMMED_CODECS
 from omnizen.catalog_wrappers import WRAPPERS
 from omnizen.errors import UserError, nearest
 
@@ -94,15 +95,8 @@ REDUCERS: dict[str, ReducerRow] = {
     "zen-bitmap": _zen("hash", "bitmap", "rows to owners by hash, averages back with a bit for each owned row"),
     "zen-cyclic-coo": _zen("cyclic", "coo", "rows to owners by row % n, averages back with indices"),
     "zen-cyclic-bitmap": _zen("cyclic", "bitmap", "rows to owners by row % n, averages back with a bit a row"),
-    "powersgd": ReducerRow(
-        factory="reducers.powersgd:powersgd",
-        summary="matrices as products of two thin ones, which add up on the wire",
-        saves="all but r (n + m) of n m elements; costs thin matrix products, and needs error feedback",
-        citation=citations.POWERSGD,
-        kinds=("dense", "row-sparse"),
-        lossy=True,
-    ),
 } | LOSSY
+REDUCERS |= SUMMED
 """Ways to average, by scheme name."""
 
 
@@ -247,7 +241,7 @@ CODECS: dict[str, CodecRow] = {
         citation="Omnizen; the row-sparse view of embeddings as in Kim et al., Parallax, EuroSys 2019.",
         kinds=("dense",),
     ),
-}
+} | SUMMED_CODECS
 """Ways to pack, by name."""
 
 

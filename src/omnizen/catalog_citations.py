@@ -54,6 +54,20 @@ PARALLAX = """@inproceedings{kim2019parallax,
   author = {Kim, Soojeong and Yu, Gyeong-In and Park, Hojin and Cho, Sungwoo and Jeong, Eunji and Ha, Hyeonmin and
     Lee, Sanha and Jeong, Joo Seong and Chun, Byung-Gon},
   booktitle = {Proceedings of the Fourteenth EuroSys Conference}, year = {2019}, note = {arXiv:1808.02621}}"""
+THC = """@inproceedings{li2024thc,
+  title = {{THC}: Accelerating Distributed Deep Learning Using Tensor Homomorphic Compression},
+  author = {Li, Minghao and Ben Basat, Ran and Vargaftik, Shay and Lao, ChonLam and Xu, Kevin and
+    Mitzenmacher, Michael and Yu, Minlan},
+  booktitle = {21st USENIX Symposium on Networked Systems Design and Implementation (NSDI 24)}, year = {2024}}"""
+COUNT_SKETCH = """@inproceedings{charikar2002finding,
+  title = {Finding Frequent Items in Data Streams},
+  author = {Charikar, Moses and Chen, Kevin and Farach-Colton, Martin},
+  booktitle = {International Colloquium on Automata, Languages and Programming}, year = {2002}}"""
+SKETCHED_SGD = """@inproceedings{ivkin2019communication,
+  title = {Communication-efficient Distributed {SGD} with Sketching},
+  author = {Ivkin, Nikita and Rothchild, Daniel and Ullah, Enayat and Braverman, Vladimir and Stoica, Ion and
+    Arora, Raman},
+  booktitle = {Advances in Neural Information Processing Systems}, volume = {32}, year = {2019}}"""
 POWERSGD = """@inproceedings{vogels2019powersgd,
   title = {{PowerSGD}: Practical Low-Rank Gradient Compression for Distributed Optimization},
   author = {Vogels, Thijs and Karimireddy, Sai Praneeth and Jaggi, Martin},

@@ -201,7 +201,8 @@ class Reducer(Protocol):
     """How contributions are combined into their average. Hyper-parameters are frozen; memory lives in State.
 
     Laws: when ``agrees``, all ranks get the same bits; when ``conserves``, the mean over ranks of ``value``
-    equals the mean of ``sent``; when ``exact``, value equals the dense average up to summation order;
+    equals the mean of ``sent``; when ``exact``, value equals the dense average up to summation order; when it has
+    ``linear = True``, the value depends on the contributions through their mean alone (what travels is added up);
     ``traffic(pattern, size)`` equals the meter (to the byte for exact schemes with measured densification);
     a lost peer raises ``PeerLost``; size 1, empty contributions, row 0, NaN and inf and non-contiguous values
     are right; the input is never changed.

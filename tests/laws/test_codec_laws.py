@@ -182,7 +182,7 @@ BREAKERS = [
     (ChangesItsInput(), "leaves input alone", "encoding changed its input"),
     (ChangesThePayload(), "leaves input alone", "decoding changed the payload"),
     (Remembers(), "decodes from a copy", "a pickled copy decodes to something else"),
-    (Roots(exact=False, unbiased=False, summable=True), "sums as declared", "not decode to twice"),
+    (Roots(exact=False, unbiased=False, summable=True), "sums as declared", "not decode to their sum"),
     (RoundsDown(exact=False), "is unbiased as declared", "standard errors"),
 ]
 

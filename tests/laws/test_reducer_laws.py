@@ -114,6 +114,15 @@ class HidesItsRounding(Broken):
         return Later(lambda: replace(pending.wait(), sent=None))
 
 
+class AddsUpSigns(Broken):
+    """A vote of signs depends on who voted, not on the mean alone."""
+
+    linear = True
+
+    def start(self, x, state, comm, step):
+        return agsparse().start(with_values(x, x.values.sign()), state, comm, step)
+
+
 class AveragesInPlace(Broken):
     def finish(self, x, reduced, comm):
         x.values.copy_(narrow(x.values * 0.5, "float32"))
@@ -163,6 +172,7 @@ BREAKERS = [
     (Sums(), "is the average as declared", "3 ranks: rank 0 has"),
     (AddsARankOfNoise(exact=False), "agrees as declared", "ranks 0 and 1 got different values"),
     (HidesItsRounding(exact=False), "conserves as declared", "differ by"),
+    (AddsUpSigns(exact=False, conserves=False), "depends on the mean alone", "when all contribute the mean"),
     (AveragesInPlace(), "leaves input alone", "was changed"),
     (ReturnsItsInput(), "leaves input alone", "1 rank: .* shared with the result"),
     (CountsWithoutHeaders(), "traffic is predicted", "predicted .* bytes received, metered"),

@@ -72,7 +72,7 @@ def test_tables_by_their_rows_and_the_rest_in_one_bucket() -> None:
     bucket, table = units
     assert bucket.name == "out.bias"
     assert set(bucket.state.extra) == {"inner.query.hidden.weight", "inner.query.out.weight"}  # not the biases
-    assert table.reducer.name == "feedback(powersgd)"
+    assert table.reducer.name == "powersgd"
 
 
 def test_sends_a_fraction_of_the_bytes() -> None:

@@ -100,6 +100,22 @@ def conserves_as_declared(trials: Trials) -> None:
             raise LawBroken(f"{trial.where}: mean of values and mean of what was sent differ by {off:.3g}")
 
 
+def depends_on_the_mean_alone(trials: Trials) -> None:
+    """A reducer that calls itself ``linear`` gives what it would give if every rank had contributed the average."""
+    if not getattr(trials.reducer, "linear", False):
+        return
+    for kind, size in itertools.product(trials.reducer.takes, trials.sizes):
+        given = [contributions(kind)["matrix"](rank) for rank in range(size)]
+        mean = torch.stack([_whole(x) for x in given]).mean(0)
+        rows = torch.arange(mean.shape[0])
+        same_for_all = Dense(mean.float()) if kind is Dense else Sparse(rows, mean.float(), mean.shape[0])
+        apart = trials.run("matrix", lambda rank, given=given: given[rank], size)  # type: ignore[misc]
+        alike = trials.run("their mean", lambda _, x=same_for_all: x, size)  # type: ignore[misc]
+        a, b = (_whole(trial.ranks[0].result.value).reshape(-1) for trial in (apart, alike))
+        if not torch.allclose(a, b, rtol=1e-4, atol=1e-5):
+            raise LawBroken(f"{apart.where}: off by {float((a - b).abs().max()):.3g} when all contribute the mean")
+
+
 def leaves_input_alone(trials: Trials) -> None:
     """The contribution is not changed, and the result shares no memory with it."""
     for trial in trials.all():
@@ -182,6 +198,7 @@ REDUCER_LAWS: tuple[Law[Trials], ...] = tuple(
         is_the_average_as_declared,
         agrees_as_declared,
         conserves_as_declared,
+        depends_on_the_mean_alone,
         leaves_input_alone,
         traffic_is_predicted,
         resumes,

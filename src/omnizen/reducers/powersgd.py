@@ -15,8 +15,10 @@ from omnizen.kernels.merge import sum_dtype
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers.contribution import checked
 from omnizen.reducers.dense import DenseAverage
+from omnizen.reducers.feedback import feedback
 from omnizen.reducers.low_rank import next_query, orthonormal, query
 from omnizen.reducers.low_rank_rows import reduce_rows, rows_traffic
+from omnizen.reducers.named import Named, named
 from omnizen.reducers.segments import slots
 from omnizen.spans import span
 from omnizen.types import Contribution, Dense, Layout, Reduced, Slot, Sparse, Sparsity, State, Step, Traffic
@@ -56,6 +58,7 @@ class PowerSgd:
     agrees: ClassVar[bool] = True
     conserves: ClassVar[bool] = True
     exact: ClassVar[bool] = False
+    linear: ClassVar[bool] = True
 
     def shrinks(self, shape: Sequence[int]) -> bool:
         """Return whether a tensor of this shape is sent as a product: where that halves its elements or better."""
@@ -167,3 +170,9 @@ def powersgd(rank: int = 4, values: str = "float32") -> PowerSgd:
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise UserError(f"powersgd: rank must be a whole number of 1 or more, got {rank!r}")
     return PowerSgd(rank, checked_values(values, "powersgd"))
+
+
+def powersgd_scheme(rank: int = 4, values: str = "float32", memory: bool = True) -> Named:
+    """PowerSGD with error feedback unless ``memory`` is False."""
+    reducer = powersgd(rank, values)
+    return named(feedback(reducer) if memory else reducer, "powersgd")

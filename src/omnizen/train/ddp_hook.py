@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from omnizen.catalog import REDUCERS
 from omnizen.comm.torch_pg import TorchComm, from_default
 from omnizen.errors import UserError
 from omnizen.protocols import Comm, Reducer
@@ -68,7 +69,13 @@ def ddp_hook(
     check_seconds(timeout_s)
     if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
         raise UserError(f"process_group: a torch.distributed group, or None for all ranks; got {process_group!r}")
-    rows, dense = make_reducer(SHORT.get(scheme, scheme), values), make_reducer("dense", values)
+    name = SHORT.get(scheme, scheme)
+    rows, dense = make_reducer(name, values), make_reducer("dense", values)
+    if REDUCERS[name].lossy:
+        raise UserError(
+            f"ddp_hook: {scheme!r} loses something and needs memory between steps, which a DDP hook has nowhere to "
+            f"keep safely (DDP changes its buckets after the first step); run.prepare(..., plan={scheme!r}) has it"
+        )
     comm = own_group(process_group, timeout_s)
     return HookState(comm, rows, dense, Wire(f"omnizen-ddp-{comm.rank}")), hook
 

@@ -80,14 +80,12 @@ def by_scheme(model: nn.Module, scheme: str, values: str = "float32") -> Routing
 
 
 def make_reducer(scheme: str, values: str) -> Reducer:
-    """Return a catalogue reducer: row schemes with the wanted dtype on the wire, lossy ones with error feedback."""
+    """Return a catalogue reducer; exact row schemes send their values in the wanted dtype."""
     from omnizen import catalog
-    from omnizen.reducers.feedback import feedback
 
-    if catalog.REDUCERS[scheme].lossy:
-        made = catalog.reducer(scheme)
-        return feedback(made) if made.conserves else made
-    return catalog.reducer(scheme) if scheme == "dense" else catalog.reducer(scheme, values=values)
+    made = catalog.reducer(scheme)  # refuses an unknown name
+    as_they_are = scheme == "dense" or catalog.REDUCERS[scheme].lossy
+    return made if as_they_are else catalog.reducer(scheme, values=values)
 
 
 def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer] = make_reducer) -> list[Unit]:
