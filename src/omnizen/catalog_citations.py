@@ -83,6 +83,13 @@ WANGNI = """@inproceedings{wangni2018gradient,
   title = {Gradient Sparsification for Communication-Efficient Distributed Optimization},
   author = {Wangni, Jianqiao and Wang, Jialei and Liu, Ji and Zhang, Tong},
   booktitle = {Advances in Neural Information Processing Systems}, year = {2018}}"""
+EXPONENTS = """@misc{zhang2025dfloat11,
+  title = {70% Size, 100% Accuracy: Lossless {LLM} Compression for Efficient {GPU} Inference via
+    Dynamic-Length Float},
+  author = {Zhang, Tianyi and others}, year = {2025}, note = {arXiv:2504.11651}}"""
+ZSTD = """@misc{rfc8878,
+  title = {Zstandard Compression and the 'application/zstd' Media Type},
+  author = {Collet, Yann and Kucherawy, Murray}, howpublished = {RFC 8878}, year = {2021}}"""
 QSGD = """@inproceedings{alistarh2017qsgd,
   title = {{QSGD}: Communication-Efficient {SGD} via Gradient Quantization and Encoding},
   author = {Alistarh, Dan and Grubic, Demjan and Li, Jerry and Tomioka, Ryota and Vojnovic, Milan},
