@@ -9,7 +9,8 @@ from omnizen.kernels.bits import pack_bits, unpack_bits
 from omnizen.kernels.merge import merge
 from omnizen.kernels.nonzero_rows import nonzero_rows
 from omnizen.kernels.owner import cyclic_owner, hash_owner, mix32
-from omnizen.kernels.partition import partition
+from omnizen.kernels.partition import divide, hash_divide, partition
+from omnizen.kernels.rows_at import rows_at
 
 SIZES = [0, 1, 7, 1023, 4097]
 
@@ -55,6 +56,30 @@ def test_partition_twins_agree_and_are_stable(k, n):
         assert torch.equal(got, expected)
     for part in order.split(counts.tolist()):
         assert (part[1:] > part[:-1]).all()
+
+
+@pytest.mark.parametrize("k", SIZES)
+@pytest.mark.parametrize("n", [1, 3, 8, 2**16 + 1])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_dividing_by_hash_in_one_is_hashing_and_partitioning(k, n, dtype):
+    rows = rows_of(10 * k, k, 2) + (2**33 if dtype == torch.int64 else 0)
+    order, counts = partition.run("reference", hash_owner.run("reference", rows, n, 9), n)
+    for impl in ("reference", "cpu"):
+        divided = hash_divide.run(impl, rows, n, 9, dtype)
+        assert torch.equal(divided.order, order)
+        assert torch.equal(divided.rows, rows[order].to(dtype))
+        assert torch.equal(divided.counts, counts)
+    known = divide(rows, hash_owner(rows, n, 9), n)
+    assert torch.equal(known.order, order)
+    assert torch.equal(known.rows, rows[order])
+
+
+@pytest.mark.parametrize("width", [0, 1, 5])
+def test_rows_at_equals_indexing(width):
+    values = torch.arange(70.0).view(7, 10)[:, ::2][:, :width]
+    places = torch.tensor([6, 0, 0, 3])
+    assert torch.equal(rows_at(values, places), values[places])
+    assert torch.equal(rows_at(values, places[:0]), values[:0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

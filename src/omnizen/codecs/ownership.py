@@ -12,7 +12,7 @@ from torch import Tensor
 
 from omnizen.errors import UserError, nearest
 from omnizen.kernels.owner import cyclic_owner, hash_owner
-from omnizen.kernels.partition import partition
+from omnizen.kernels.partition import Divided, divide, hash_divide
 
 Partition = Literal["hash", "cyclic"]
 PARTITIONS: tuple[Partition, ...] = ("hash", "cyclic")
@@ -41,6 +41,12 @@ class Ownership:
     def owner(self, rows: Tensor) -> Tensor:
         """Return each row's owner, ``[k]`` int64."""
         return (hash_owner if self.partition == "hash" else cyclic_owner)(rows, self.n, self.seed)
+
+    def divide(self, rows: Tensor, dtype: torch.dtype) -> Divided:
+        """Sort rows ``[k]`` int64 by owner; they come back as ``dtype``, int64 or, if they fit, int32."""
+        if self.partition == "hash":
+            return hash_divide(rows, self.n, self.seed, dtype)
+        return divide(rows.to(dtype), self.owner(rows), self.n)
 
     def num_owned(self, rank: int) -> int:
         """Return how many rows a rank owns, ``|I_j|``."""
@@ -100,9 +106,8 @@ def _table(key: Ownership, device: torch.device) -> _Table:
     small = torch.int32 if key.num_rows <= 2**31 else torch.int64
     by_owner: list[list[Tensor]] = [[] for _ in range(key.n)]
     for start in range(0, key.num_rows, CHUNK_ROWS):
-        rows = torch.arange(start, min(start + CHUNK_ROWS, key.num_rows))
-        order, counts = partition(key.owner(rows), key.n)
-        for owned, piece in zip(by_owner, rows[order].to(small).split(counts.tolist()), strict=True):
+        divided = key.divide(torch.arange(start, min(start + CHUNK_ROWS, key.num_rows)), small)
+        for owned, piece in zip(by_owner, divided.rows.split(divided.counts.tolist()), strict=True):
             owned.append(piece)
     pieces = [piece for owned in by_owner for piece in owned]
     counts_by_owner = tuple(sum(piece.numel() for piece in owned) for owned in by_owner)

@@ -9,6 +9,7 @@ from omnizen.codecs.given import kind
 from omnizen.codecs.pipe import Pipeable
 from omnizen.errors import UserError
 from omnizen.kernels.nonzero_rows import nonzero_rows
+from omnizen.kernels.rows_at import rows_at
 from omnizen.types import Dense, Payload, Sparse, Sparsity, Step
 
 
@@ -40,7 +41,7 @@ class Rows(Pipeable):
         if matrix.dim() != 2:
             raise UserError(f"rows: needs a matrix [num_rows, width], got shape {tuple(matrix.shape)}")
         kept = nonzero_rows(matrix)
-        return Sparse(kept, matrix.detach()[kept], matrix.shape[0])
+        return Sparse(kept, rows_at(matrix.detach(), kept), matrix.shape[0])
 
     def decode(self, payload: Payload) -> Dense:
         """Return the whole matrix."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from omnizen.errors import UserError
 from omnizen.kernels.nonzero_rows import nonzero_rows
+from omnizen.kernels.rows_at import rows_at
 from omnizen.types import Contribution, Dense, Sparse
 
 MOST_ROWS = 2**48
@@ -54,7 +55,7 @@ def from_dense_rows(grad: Tensor) -> Sparse:
     matrix = grad.detach()
     matrix = matrix.reshape(matrix.shape[0], matrix.shape[1:].numel())
     kept = nonzero_rows(matrix)
-    return Sparse(kept, matrix[kept], matrix.shape[0])
+    return Sparse(kept, rows_at(matrix, kept), matrix.shape[0])
 
 
 def as_tensor(x: Contribution) -> Tensor:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from omnizen.codecs.cast import narrow
-from omnizen.codecs.coo import Coo
+from omnizen.codecs.coo import index_dtype
 from omnizen.kernels.merge import merge
-from omnizen.kernels.partition import partition
+from omnizen.kernels.partition import Divided
+from omnizen.kernels.rows_at import rows_at
 from omnizen.protocols import Codec, Comm, Later, Pending
 from omnizen.reducers.contribution import finite
 from omnizen.spans import span
@@ -17,17 +18,17 @@ from omnizen.types import Packed, Parts, Reduced, Sparse, State, Step
 
 
 def push_pull(
-    x: Sparse, owner: Tensor, pull: Callable[[int], Codec], values: str, state: State, comm: Comm, step: Step
+    x: Sparse, divided: Divided, pull: Callable[[int], Codec], values: str, state: State, comm: Comm, step: Step
 ) -> Pending[Reduced]:
     """Push rows to their owners, average there and give all averages to all; the pull begins in the wait.
 
     Args:
-        owner: ``[k]`` int64, each row's owner.
+        divided: the rows by owner.
         pull: codec of each owner's averages, ``Sparse`` to ``Packed``.
         values: wire format of the push.
     """
     with span("encode", step.name):
-        parts, low = by_owner(x, owner, comm.size, values, step)
+        parts, low = by_owner(x, divided, values)
     push = comm.all_to_all(parts)
 
     def finish() -> Reduced:
@@ -53,22 +54,19 @@ def push_pull(
     return Later(finish)
 
 
-def by_owner(x: Sparse, owner: Tensor, size: int, values: str, step: Step) -> tuple[list[Parts], Tensor | None]:
-    """Divide rows among their owners.
+def by_owner(x: Sparse, divided: Divided, values: str) -> tuple[list[Parts], Tensor | None]:
+    """Split rows among their owners.
 
     Args:
-        owner: ``[k]`` int64, each row's owner.
-        size: owners.
+        divided: the rows by owner.
         values: wire format.
 
     Returns:
         ``[values, indices]`` for each owner, and all values as they travel if that is not as they are.
     """
-    order, counts = partition(owner, size)
     low = narrow(x.values.detach(), values)
-    grouped = Sparse(x.indices[order], low[order], x.num_rows)
-    streams = [stream.split(counts.tolist()) for stream in Coo().encode(grouped, step).streams]
-    parts = [list(part) for part in zip(*streams, strict=True)]
+    streams = (rows_at(low, divided.order), divided.rows.to(index_dtype(x.num_rows)))
+    parts = [list(part) for part in zip(*(s.split(divided.counts.tolist()) for s in streams), strict=True)]
     return parts, low.to(x.values.dtype) if low.dtype != x.values.dtype else None
 
 

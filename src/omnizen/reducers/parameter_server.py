@@ -9,6 +9,7 @@ import torch
 
 from omnizen.codecs.cast import checked_values
 from omnizen.codecs.coo import Coo, row_bytes
+from omnizen.kernels.partition import divide
 from omnizen.protocols import Comm, Pending
 from omnizen.reducers import wire_cost
 from omnizen.reducers.blocks import checked_count
@@ -58,7 +59,8 @@ class ParameterServer:
         assert isinstance(x, Sparse)
         with span("encode", step.name):
             server = torch.remainder(range_of(x.indices, x.num_rows, self.partitions), comm.size)
-        return push_pull(x, server, lambda _: Coo(self.values), self.values, state, comm, step)
+            divided = divide(x.indices, server, comm.size)
+        return push_pull(x, divided, lambda _: Coo(self.values), self.values, state, comm, step)
 
     def traffic(self, pattern: Sparsity, size: int) -> Traffic:
         """Predict the bytes and rounds at the busiest rank, from the rows in each server's partitions."""

@@ -11,6 +11,7 @@ import torch
 from omnizen.codecs.cast import checked_values, wire_dtype
 from omnizen.codecs.coo import Coo, index_bytes, row_bytes, value_bytes
 from omnizen.kernels.nonzero_rows import nonzero_rows
+from omnizen.kernels.partition import divide
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
 from omnizen.reducers.contribution import checked
@@ -65,7 +66,8 @@ class SparCmlSplit:
         assert isinstance(x, Sparse)
         begins = bounds(x.num_rows, comm.size)
         with span("encode", step.name):
-            parts, low = by_owner(x, range_of(x.indices, x.num_rows, comm.size), comm.size, self.values, step)
+            divided = divide(x.indices, range_of(x.indices, x.num_rows, comm.size), comm.size)
+            parts, low = by_owner(x, divided, self.values)
         push = comm.all_to_all(parts)
 
         def finish() -> Reduced:

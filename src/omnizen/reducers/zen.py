@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from omnizen.codecs.bitmap import Bitmap, hash_bitmap
 from omnizen.codecs.cast import checked_values
-from omnizen.codecs.coo import Coo, row_bytes, value_bytes
+from omnizen.codecs.coo import Coo, index_dtype, row_bytes, value_bytes
 from omnizen.codecs.ownership import Ownership, Partition, checked_partition
 from omnizen.errors import UserError, nearest
 from omnizen.protocols import Comm, Pending
@@ -71,8 +71,9 @@ class Zen:
         checked(x, self.takes, self.name)
         assert isinstance(x, Sparse)
         with span("encode", step.name):
-            owner = Ownership(self.partition, x.num_rows, comm.size, self.seed).owner(x.indices)
-        return push_pull(x, owner, lambda rank: self._pull_codec(rank, comm.size), self.values, state, comm, step)
+            owners = Ownership(self.partition, x.num_rows, comm.size, self.seed)
+            divided = owners.divide(x.indices, index_dtype(x.num_rows))
+        return push_pull(x, divided, lambda rank: self._pull_codec(rank, comm.size), self.values, state, comm, step)
 
     def _pull_codec(self, owner: int, size: int) -> Coo | Bitmap:
         if self.pull == "coo":

@@ -7,17 +7,40 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from omnizen.kernels.cpu.owner import owners_into
+from omnizen.kernels.cpu.scratch import scratch
+from omnizen.kernels.partition import Divided
+
 
 @njit(cache=True, nogil=True)
 def _place(groups, order, counts):  # type: ignore[no-untyped-def]
-    for i in range(groups.size):
-        counts[groups[i]] += 1
-    cursor = np.zeros(counts.size, np.int64)
-    for g in range(1, counts.size):
-        cursor[g] = cursor[g - 1] + counts[g - 1]
-    for i in range(groups.size):
-        order[cursor[groups[i]]] = i
-        cursor[groups[i]] += 1
+    """Go through both halves in turn, each with its own cursors: one cursor used twice running waits for itself."""
+    size, n = groups.size, counts.size
+    half = size // 2
+    cursor = np.zeros((2, n), np.int64)
+    for i in range(half):
+        cursor[0, groups[i]] += 1
+        cursor[1, groups[half + i]] += 1
+    if size % 2:
+        cursor[1, groups[size - 1]] += 1
+    begin = 0
+    for g in range(n):
+        first, counts[g] = cursor[0, g], cursor[0, g] + cursor[1, g]
+        cursor[0, g], cursor[1, g] = begin, begin + first
+        begin += counts[g]
+    for i in range(half):
+        a, b = groups[i], groups[half + i]
+        at, after = cursor[0, a], cursor[1, b]
+        cursor[0, a], cursor[1, b] = at + 1, after + 1
+        order[at], order[after] = i, half + i
+    if size % 2:
+        order[cursor[1, groups[size - 1]]] = size - 1
+
+
+@njit(cache=True, nogil=True)
+def _take(rows, order, out):  # type: ignore[no-untyped-def]
+    for i in range(order.size):
+        out[i] = rows[order[i]]
 
 
 def partition(groups: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -25,3 +48,16 @@ def partition(groups: Tensor, n: int) -> tuple[Tensor, Tensor]:
     order, counts = np.empty(groups.numel(), np.int64), np.zeros(n, np.int64)
     _place(groups.contiguous().numpy(), order, counts)
     return torch.from_numpy(order), torch.from_numpy(counts)
+
+
+def hash_divide(rows: Tensor, n: int, seed: int, dtype: torch.dtype) -> Divided:
+    """Twin of ``kernels.partition.hash_divide``."""
+    k = rows.numel()
+    numbers = rows.contiguous().numpy()
+    owners = scratch("owners", k, np.uint16 if n <= 2**16 else np.int64)
+    owners_into(numbers, n, seed, owners)
+    order, counts = torch.empty(k, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
+    placed = torch.empty(k, dtype=dtype)
+    _place(owners, order.numpy(), counts.numpy())
+    _take(numbers, order.numpy(), placed.numpy())  # apart from placing, which already writes to many places in turn
+    return Divided(order, placed, counts)
