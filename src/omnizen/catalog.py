@@ -328,7 +328,7 @@ SELECTORS: dict[str, SelectorRow] = {
 
 
 def reducer(name: str, **settings: Any) -> Reducer:
-    """Make a reducer by scheme name.
+    """Make a reducer by scheme name, or from a text with settings and wrappers such as ``topk(density=0.001)``.
 
     Raises:
         UserError: for an unknown name; the nearest one is suggested.
@@ -337,6 +337,11 @@ def reducer(name: str, **settings: Any) -> Reducer:
         >>> reducer("zen-coo").name
         'zen-coo'
     """
+    if isinstance(name, str) and "(" in name and not settings:
+        from omnizen import catalog_text
+
+        made: Reducer = catalog_text.made(name, REDUCERS, CODECS, SELECTORS, WRAPPERS)
+        return made
     if name not in REDUCERS:
         raise UserError(f"reduction scheme: {nearest(name, REDUCERS)}")
     return REDUCERS[name].make(**settings)

@@ -47,7 +47,7 @@ LOSSY: dict[str, ReducerRow] = {
     "def-random-block": _scheme(
         "detached_scheme",
         "random blocks of momentum, gradients taken at a point ahead of the weights",
-        "63 of 64 elements at larger steps than plain feedback bears; costs two more copies of the weights",
+        "63 of 64 elements at larger steps than plain feedback bears; costs three more copies of the weights",
         citations.DETACHED,
     ),
     "dgc": _scheme(

@@ -56,6 +56,10 @@ class Disagreement(UserError):
     """Ranks that must agree (model, plan, layout, shapes) do not; names the first difference."""
 
 
+class NotFiniteWarning(UserWarning):
+    """A gradient that a lossy scheme was to shorten holds NaN or infinity."""
+
+
 class UnevenInputs(OmnizenError, RuntimeError):
     """One rank ran out of batches, or took another number of steps, than the rest."""
 

@@ -147,11 +147,13 @@ class Step:
         n: number of the optimizer step, from 0.
         shared_seed: equal on all ranks; the source of choices that ranks must share.
         name: the tensor or bucket at work, so that choices and errors can name it.
+        loss_scale: what the loss was multiplied by (mixed precision); memories are kept without it.
     """
 
     n: int
     shared_seed: int = 0
     name: str = ""
+    loss_scale: float = 1.0
 
     def shared_rng(self) -> torch.Generator:
         """Return a CPU generator that is equal on all ranks for this step and tensor name."""

@@ -151,6 +151,20 @@ def _mask(momentum: Tensor, sent: Contribution) -> None:
         momentum.view(-1)[sent.indices[sent.values.view(-1) != 0]] = 0.0
 
 
+def find(reducer: Reducer) -> LocalMomentum | None:
+    """Return the local momentum inside a reducer, however it is wrapped.
+
+    Example:
+        >>> from omnizen import catalog
+        >>> find(catalog.reducer("dgc")).momentum, find(catalog.reducer("topk"))
+        (0.9, None)
+    """
+    inside: object = reducer
+    while inside is not None and not isinstance(inside, LocalMomentum):
+        inside = getattr(inside, "reducer", None)
+    return inside
+
+
 def local_momentum(
     reducer: Reducer,
     momentum: float = 0.9,

@@ -58,7 +58,7 @@ def save(run: Run, folder: str | Path) -> None:
         if run.rank == 0:
             for path in (target, partial, old):
                 _check_own(path)
-            with _writing(target):
+            with _writing(target), run.detached.attached():
                 if partial.exists():
                     shutil.rmtree(partial)
                 partial.mkdir(parents=True)
@@ -201,6 +201,7 @@ def _go_on(run: Run, path: Path, shared: dict[str, Any], own: dict[str, Any], fo
         run.engine.step = shared["step"]
         run.engine.buffers.finish()
         restore_own(run, own)
+        run.detached.keep()
 
 
 def _check(shared: dict[str, Any], run: Run) -> None:

@@ -130,6 +130,13 @@ def not_negative(value: Any, what: str, *, finite: bool = True) -> float:
     return number
 
 
+def whole_elements(dense_below: Any) -> int:
+    """Return a number of elements; raises ``UserError`` for anything but a whole number of 0 or more."""
+    if isinstance(dense_below, bool) or not isinstance(dense_below, int) or dense_below < 0:
+        raise UserError(f"dense_below: a whole number of elements, 0 or more, got {dense_below!r}")
+    return dense_below
+
+
 def check_seconds(timeout_s: float) -> None:
     """Refuse what is no time limit."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:

@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from omnizen.catalog import REDUCERS
 from omnizen.comm.torch_pg import TorchComm, from_default
 from omnizen.errors import UserError
 from omnizen.protocols import Comm, Reducer
 from omnizen.spans import span
 from omnizen.train.checks import check_seconds
-from omnizen.train.router import make_reducer
+from omnizen.train.ddp_short import ShortGradients
+from omnizen.train.router import make_reducer, shortens
 from omnizen.train.rows import like_param, real, rows_of, sparse_grad, sum_dtype
 from omnizen.train.units import dense_value, sparse_value
 from omnizen.train.wire import Job, Wire
@@ -39,6 +39,7 @@ class HookState:
     rows: Reducer
     dense: Reducer
     wire: Wire
+    short: ShortGradients | None = None
     calls: int = 0
 
     def close(self) -> None:
@@ -52,10 +53,13 @@ def ddp_hook(
 ) -> tuple[HookState, Callable[[HookState, dist.GradBucket], torch.futures.Future[Tensor]]]:
     """Return what ``ddp.register_comm_hook`` takes: sparse gradients by a scheme, dense ones by all-reduce.
 
+    A scheme that loses something and takes dense gradients ("topk") is used for parameters of 1,000 elements and
+    more, each with its own memory; sparse gradients then go by agsparse. Checkpoints of such a job do not hold that
+    memory, and a detached scheme is not detached here: use ``run.prepare`` for both.
     Called by all ranks together: it makes a process group of its own.
 
     Args:
-        scheme: "zen", or any scheme of the catalogue.
+        scheme: "zen", any scheme of the catalogue, or one with settings, ``"topk(density=0.001)"``.
         process_group: ranks of the DDP module; all if left out.
         timeout_s: limit of each wait for another rank.
         values: dtype of sparse values on the wire; sums are always float32.
@@ -69,15 +73,12 @@ def ddp_hook(
     check_seconds(timeout_s)
     if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
         raise UserError(f"process_group: a torch.distributed group, or None for all ranks; got {process_group!r}")
-    name = SHORT.get(scheme, scheme)
-    rows, dense = make_reducer(name, values), make_reducer("dense", values)
-    if REDUCERS[name].lossy:
-        raise UserError(
-            f"ddp_hook: {scheme!r} loses something and needs memory between steps, which a DDP hook has nowhere to "
-            f"keep safely (DDP changes its buckets after the first step); run.prepare(..., plan={scheme!r}) has it"
-        )
+    rows, dense = make_reducer(SHORT.get(scheme, scheme), values), make_reducer("dense", values)
+    short = ShortGradients(rows) if shortens(rows) else None
+    if short is not None:
+        rows = make_reducer("agsparse", values)
     comm = own_group(process_group, timeout_s)
-    return HookState(comm, rows, dense, Wire(f"omnizen-ddp-{comm.rank}")), hook
+    return HookState(comm, rows, dense, Wire(f"omnizen-ddp-{comm.rank}"), short), hook
 
 
 def own_group(process_group: Any, timeout_s: float) -> Comm:
@@ -105,10 +106,14 @@ def hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tens
     if bucket.is_last():
         state.calls += 1
     grad = bucket.buffer()
+    short = state.short if not grad.is_sparse else None
+    params = bucket.parameters() if short is not None else []
 
     def average() -> Tensor:
         state.comm.step = step.n
         with torch.no_grad():
+            if short is not None:
+                return short.average(grad, params, state.comm, step)
             return reduce(state, grad, step)
 
     state.wire.submit(average, partial(_fulfil, future))

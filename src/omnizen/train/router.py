@@ -5,6 +5,7 @@ Reference: Kim et al., "Parallax: Sparsity-aware Data Parallel Training of Deep 
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
+from omnizen.errors import UserError, nearest
 from omnizen.protocols import Reducer
 from omnizen.train.units import DenseBucket, RowTable, Unit
 from omnizen.types import Dense, Sparse
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 BUCKET_BYTES = 4 * 2**20
 """Size from which a dense bucket is closed where no plan says otherwise; small, to start before backward ends."""
+
+
+DENSE_BELOW = 1000
+"""Elements below which a lossy scheme leaves a parameter whole: one message carries many such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +72,57 @@ def tables(model: nn.Module) -> list[Table]:
     return [Table(name, sparse[id(p)]) for name, p in trainable(model) if id(p) in sparse]
 
 
-def by_scheme(model: nn.Module, scheme: str, values: str = "float32") -> Routing:
+def by_scheme(model: nn.Module, scheme: str, values: str = "float32", dense_below: int = DENSE_BELOW) -> Routing:
     """Use one scheme for every embedding and dense all-reduce for the rest.
 
-    A scheme that loses something and takes dense gradients is meant for all parameters.
+    A scheme that loses something and takes dense gradients is meant for all parameters but small ones.
     """
-    from omnizen import catalog
-
-    reducer = catalog.reducer(scheme)  # refuses an unknown name
-    if not reducer.exact and Dense in reducer.takes:
-        return Routing({name: scheme for name, p in trainable(model) if not p.is_complex()}, values=values)
+    if shortens(make_reducer(scheme, values)):
+        return by_patterns(model, {"*": scheme}, values, dense_below)
     return Routing({table.name: scheme for table in tables(model)}, values=values)
 
 
+def by_patterns(
+    model: nn.Module, patterns: Mapping[str, str], values: str = "float32", dense_below: int = DENSE_BELOW
+) -> Routing:
+    """Use for each parameter the scheme of the first pattern that its name matches, as file names match ``*``.
+
+    What no pattern matches is reduced as it would be without a plan: sparse gradients by agsparse, others dense.
+    So are gradients that a lossy scheme cannot take or that it would not pay for: sparse tensors, complex numbers,
+    and parameters of fewer than ``dense_below`` elements.
+
+    Raises:
+        UserError: for a pattern that matches no parameter (names the nearest one), and for an unknown scheme.
+    """
+    names = [name for name, _ in trainable(model)]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise UserError(f"plan: no parameter is called {pattern!r}: {nearest(pattern, names)}")
+    reducers = {scheme: make_reducer(scheme, values) for scheme in patterns.values()}
+    sparse = {table.name: table.sparse for table in tables(model)}
+    chosen = {}
+    for name, param in trainable(model):
+        plain = "agsparse" if sparse.get(name, False) else "dense"
+        scheme = next((s for pattern, s in patterns.items() if fnmatch.fnmatchcase(name, pattern)), plain)
+        reducer = reducers.get(scheme)
+        if reducer is not None and shortens(reducer) and Sparse not in reducer.takes:
+            scheme = plain if sparse.get(name, False) or param.numel() < dense_below else scheme
+        chosen[name] = "dense" if param.is_complex() else scheme
+    return Routing(chosen, values=values)
+
+
+def shortens(reducer: Reducer) -> bool:
+    """Whether a reducer makes dense gradients smaller by losing something."""
+    return not reducer.exact and Dense in reducer.takes and reducer.name != "dense"
+
+
 def make_reducer(scheme: str, values: str) -> Reducer:
-    """Return a catalogue reducer; exact row schemes send their values in the wanted dtype."""
+    """Return the reducer of a name, or of a text with settings; exact row schemes get the wanted dtype."""
     from omnizen import catalog
 
     made = catalog.reducer(scheme)  # refuses an unknown name
-    as_they_are = scheme == "dense" or catalog.REDUCERS[scheme].lossy
+    row = catalog.REDUCERS.get(scheme)
+    as_they_are = scheme == "dense" or row is None or row.lossy
     return made if as_they_are else catalog.reducer(scheme, values=values)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -27,13 +28,15 @@ from omnizen.train.checks import (
     describe_loader,
     loss_number,
     not_negative,
+    whole_elements,
 )
 from omnizen.train.clip import clip_grad_norm_
 from omnizen.train.control import Turn
+from omnizen.train.detached import Detached
 from omnizen.train.everyone import on_everyone
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
 from omnizen.train.record import StepRecord, lab_facts
-from omnizen.train.router import Routing, build, by_plan, by_scheme, from_plan
+from omnizen.train.router import DENSE_BELOW, Routing, build, by_patterns, by_plan, by_scheme, from_plan
 from omnizen.train.start import Started, equalise
 from omnizen.train.sync import Engine, Reduction
 
@@ -81,6 +84,7 @@ class Run:
         self._values = "float32"
         self._weight_given: float | None = None
         self._on_close, self._closed = on_close, False
+        self._detached: Detached | None = None
 
     @property
     def engine(self) -> Engine:
@@ -88,6 +92,13 @@ class Run:
         if self._engine is None:
             raise UserError("call run.prepare(model, optimizer, loader) first")
         return self._engine
+
+    @property
+    def detached(self) -> Detached:
+        """What moves weights under a detached scheme."""
+        if self._detached is None:
+            raise UserError("call run.prepare(model, optimizer, loader) first")
+        return self._detached
 
     @property
     def model(self) -> nn.Module:
@@ -107,9 +118,11 @@ class Run:
         optimizer: Optimizers,
         loader: Any = None,
         *,
-        plan: str | Path | Plan | Strategy = "auto",
+        plan: str | Path | Plan | Strategy | Mapping[str, str] = "auto",
         reduction: Reduction = "mean",
         values: str = "float32",
+        dense_below: int = DENSE_BELOW,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> tuple[nn.Module, Optimizers, Any]:
         """Make a model train on all ranks as one process would on all their batches together.
 
@@ -122,11 +135,15 @@ class Run:
                 that of one rank. Loaders with samplers of their own and other iterables stay as they are. With a
                 loader that reads ahead of the training loop, use ``set_batch_weight``.
             plan: "auto" (measure, then plan), a plan or its file, the name of a scheme for all embeddings (one that
-                loses something, such as "powersgd", for all parameters, with error feedback), or a strategy, whose
-                reducer counts.
+                loses something, such as "topk" or "powersgd", for all parameters, with error feedback), schemes by
+                parameter as ``{"encoder.*": "topk(density=0.001)", "*": "dense"}`` of which the first pattern that
+                matches counts, or a strategy, whose reducer counts.
             reduction: "sum" when the loss is a sum over samples rather than a mean.
             values: dtype of sparse values on the wire; sums are always float32. Gradients of float16 and bfloat16
                 parameters are summed in float32 too.
+            dense_below: parameters with fewer elements stay dense under a lossy scheme for dense gradients.
+            scaler: the GradScaler of mixed precision, for what lossy schemes keep between steps: it is kept without
+                the loss's scale, which changes. Exact schemes need none.
 
         Raises:
             Disagreement: the ranks' models or plans differ; on all ranks, naming the first difference.
@@ -144,7 +161,7 @@ class Run:
             check_choices(reduction, values)
             check_model(model, self.size)
             self.optimizers = check_optimizers(optimizer, model)
-            said, routing = self._route(model, plan, values)
+            said, routing = self._route(model, plan, values, dense_below)
             shown = (
                 f"values: {values}\nreduction: {reduction}\nseed: {self.seed}\nloader: {describe_loader(loader)}"
             )
@@ -164,8 +181,11 @@ class Run:
             take_weight=self._take_weight,
             shared_seed=self.seed,
         )
+        if scaler is not None:
+            self._engine.loss_scale = scaler.get_scale
         for each in self.optimizers:
             each.register_step_pre_hook(lambda stepping, *_: self.engine.check_step(stepping))
+        self._detached = Detached(self._engine, self.optimizers)
         self.optimizers[0].register_step_post_hook(lambda *_: self._stepped())
         if loader is not None:
             self.loader = loader = self._share(loader)
@@ -183,6 +203,13 @@ class Run:
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Clip the averaged gradients of the model by their common norm; returns the norm before."""
         return clip_grad_norm_(self.model.parameters(), not_negative(max_norm, "max_norm", finite=False))
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Let the weights of a detached scheme ("def-random-block") be what all ranks' sums make of them.
+
+        For evaluation; called by all ranks. Without such a scheme nothing changes, as weights are equal anyway.
+        """
+        return self.detached.averaged()
 
     def set_batch_weight(self, weight: float) -> None:
         """Say how much the next synchronised gradient weighs, e.g. its number of tokens; before ``backward``."""
@@ -244,16 +271,22 @@ class Run:
         elif issubclass(kind, Exception):  # an interrupt must not wait for what is under way
             self._end(announce=False)
 
-    def _route(self, model: nn.Module, plan: str | Path | Plan, values: str) -> tuple[str, Routing]:
+    def _route(
+        self, model: nn.Module, plan: str | Path | Plan | Mapping[str, str], values: str, dense_below: int
+    ) -> tuple[str, Routing]:
         if self._watches(plan):
             said, routing = "auto", first_routing(model, values)
         elif plan == "auto":  # nothing to plan for one rank
             said, routing = "auto", Routing({})
         elif isinstance(plan, str) and not plan.endswith(".toml"):
-            said, routing = plan, by_scheme(model, plan, values)
+            said, routing = plan, by_scheme(model, plan, values, whole_elements(dense_below))
+        elif isinstance(plan, Mapping):
+            said = " ".join(f"{pattern!r}: {scheme!r}," for pattern, scheme in plan.items())
+            routing = by_patterns(model, plan, values, whole_elements(dense_below))
         elif not isinstance(plan, str | os.PathLike) and not hasattr(plan, "to_toml"):
             raise UserError(
-                f"plan: 'auto', the name of a scheme, a plan or the path of its file, or a strategy; got {plan!r}"
+                f"plan: 'auto', the name of a scheme, schemes by parameter, a plan or the path of its file, or a "
+                f"strategy; got {plan!r}"
             )
         else:
             self.plan, routing = by_plan(model, plan, self.size, values)

@@ -54,6 +54,7 @@ class Round:
     waiting: list[int]
     arrived_s: dict[int, float] = field(default_factory=dict)
     submitted: int = 0
+    loss_scale: float = 1.0
     began_s: float = field(default_factory=time.monotonic)
     backward_ended_s: float = 0.0
     ended_s: float = 0.0
@@ -88,6 +89,7 @@ class Engine:
         self.buffers = Buffers(model)
         self.observers: list[Callable[[Round], None]] = []
         self.probe: Callable[[Unit], None] | None = None
+        self.loss_scale: Callable[[], float] = lambda: 1.0
         self._take_weight, self._model = take_weight, model
         self._params = trainable(model)
         self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
@@ -192,7 +194,7 @@ class Engine:
                 )
         word = Word(Turn.STEP, self.step, self._take_weight(), self.buffers.changed())
         waiting = [] if self.alone else [len(unit.params) for unit in self.units]
-        self._round = Round(torch._C._current_graph_task_id(), waiting)
+        self._round = Round(torch._C._current_graph_task_id(), waiting, loss_scale=self.loss_scale())
         if not self.alone:
             self._round.agreed = self.wire.submit(partial(self._agree, word))
         Variable._execution_engine.queue_callback(self._backward_ended)
@@ -211,7 +213,7 @@ class Engine:
 
     def _submit(self, now: Round) -> None:
         unit, agreed = self.units[now.submitted], now.agreed
-        step = Step(self.step, self.shared_seed)
+        step = Step(self.step, self.shared_seed, loss_scale=now.loss_scale)
         now.submitted += 1
 
         @torch.no_grad()

@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from omnizen.protocols import Comm, Reducer
+from omnizen.reducers.local_momentum import find
 from omnizen.spans import span
+from omnizen.train.finite import FiniteWatch
 from omnizen.train.rows import like_param, no_rows, real, rows_of, sparse_grad, sum_dtype
 from omnizen.types import Dense, Layout, Reduced, Sparse, State, Step
 
@@ -59,9 +61,12 @@ class DenseBucket:
         self.layout = Layout.of([(name, real(p.detach()).shape) for name, p in named])
         like = self.params[0]
         size = self.layout.numel + (len(named) if reducer.exact else 0)
-        self._flat = torch.zeros(size, dtype=sum_dtype(like.dtype), device=like.device)
+        self.flat = torch.zeros(size, dtype=sum_dtype(like.dtype), device=like.device)
         self.state = reducer.init(self._contribution())
         self._late: list[tuple[Parameter, Tensor, bool]] = []
+        momentum = find(reducer)
+        self.decay = momentum.weight_decay if momentum is not None else 0.0
+        self.watch = FiniteWatch()
 
     def reduce(self, comm: Comm, factor: float, step: Step) -> None:
         """Copy in, average, copy out."""
@@ -69,19 +74,20 @@ class DenseBucket:
         grads = [p.grad for p in self.params]
         with span("encode", self.name):
             for slot, grad in zip(self.layout.slots, grads, strict=True):
-                view = self.layout.view(self._flat, slot)
+                view = self.layout.view(self.flat, slot)
                 if grad is None:
                     view.zero_()
                 else:
                     view.copy_(real(grad.to_dense() if grad.is_sparse else grad))
-            scale(self._flat[:numel], factor)
+            scale(self.flat[:numel], factor)
             flags = torch.tensor([0.0 if g is None else SPARSE_FLAG if g.is_sparse else 1.0 for g in grads])
             if self.reducer.exact:
-                self._flat[numel:] = flags.to(self._flat)
-        done = self.reducer.start(self._contribution(), self.state, comm, step.named(self.name)).wait()
-        self.state = done.state
-        flat = dense_value(done).to(self._flat.device)
-        counts = flat[numel:] if self.reducer.exact else comm.all_reduce(flags.to(comm.device)).wait()
+                self.flat[numel:] = flags.to(self.flat)
+        if self.reducer.exact:
+            flat = dense_value(self._reduced(comm, step)).to(self.flat.device)
+            counts = flat[numel:]
+        else:
+            flat, counts = self.shortened(comm, flags, step)
         used = counts.tolist()
         with span("decode", self.name):
             for slot, param, grad, flag in zip(self.layout.slots, self.params, grads, used, strict=True):
@@ -92,12 +98,39 @@ class DenseBucket:
                     all_sparse = flag < 1.0 / comm.size  # not one rank has a dense one
                     self._late.append((param, view, all_sparse if grad is None else True))
 
+    def _reduced(self, comm: Comm, step: Step) -> Reduced:
+        done = self.reducer.start(self._contribution(), self.state, comm, step.named(self.name)).wait()
+        self.state = done.state
+        return done
+
+    def shortened(self, comm: Comm, flags: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """Average by a reducer that loses something; returns the averages and the sums of the flags.
+
+        What is not finite is told before: then the bucket is averaged whole, for all to see, and nothing that is
+        kept between steps changes. Gradients go in without the scale of a loss (mixed precision).
+        """
+        odd = self.watch.odd(self.flat, self.layout)
+        told = comm.all_gather([torch.stack([flags, odd]).to(comm.device)]).wait()
+        ranks = torch.stack([rows.cpu() for (rows,) in told])
+        counts = ranks[:, 0].sum(0)
+        if ranks[:, 1].any():
+            self.watch.note(ranks[:, 1], self.layout, step)
+            return comm.all_reduce(self.flat).wait().div_(comm.size).to(self.flat.device), counts
+        scale(self.flat, 1.0 / step.loss_scale)
+        if self.decay:
+            for slot, param in zip(self.layout.slots, self.params, strict=True):
+                self.layout.view(self.flat, slot).add_(real(param.detach()), alpha=self.decay)
+        flat = dense_value(self._reduced(comm, step)).to(self.flat.device)
+        scale(flat, step.loss_scale)
+        return flat, counts
+
     def _contribution(self) -> Dense:
         """Return gradients and flags, or, for a reducer that loses something, the gradients tensor by tensor."""
-        return Dense(self._flat) if self.reducer.exact else Dense(self._flat[: self.layout.numel], self.layout)
+        return Dense(self.flat) if self.reducer.exact else Dense(self.flat[: self.layout.numel], self.layout)
 
     def finish(self) -> None:
-        """Give parameters that had no dense gradient here their average."""
+        """Give parameters that had no dense gradient here their average, and say what was not finite."""
+        self.watch.tell()
         for param, view, sparse in self._late:
             value = like_param(view, param)
             param.grad = sparse_grad(rows_of(value), param) if sparse else value
