@@ -234,6 +234,22 @@ CODECS: dict[str, CodecRow] = {
         kinds=("dense",),
         lossy=True,
     ),
+    "curve-poly": CodecRow(
+        factory="codecs.values.curve_poly:curve_poly",
+        summary="sorted values as polynomials, with each value's rank",
+        saves="the values' bits; costs log2 n bits a rank, a sort and about 1 % of error",
+        citation=citations.DEEPREDUCE,
+        kinds=("dense",),
+        lossy=True,
+    ),
+    "curve-exp": CodecRow(
+        factory="codecs.values.curve_exp:curve_exp",
+        summary="sorted values as a sum of two exponentials, with each value's rank",
+        saves="the values' bits; costs log2 n bits a rank, a sort and some per cent of error",
+        citation=citations.DEEPREDUCE,
+        kinds=("dense",),
+        lossy=True,
+    ),
     "exponent-pack": CodecRow(
         factory="codecs.values.exponent_pack:exponent_pack",
         summary="floats with short codes for their exponents",
