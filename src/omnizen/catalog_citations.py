@@ -132,3 +132,8 @@ OMNIREDUCE = """@inproceedings{fei2021efficient,
   title = {Efficient Sparse Collective Communication and its application to Accelerate Distributed Deep Learning},
   author = {Fei, Jiawei and Ho, Chen-Yu and Sahu, Atal Narayan and Canini, Marco and Sapio, Amedeo},
   booktitle = {Proceedings of the 2021 ACM SIGCOMM Conference}, year = {2021}}"""
+OK_TOPK = """@inproceedings{li2022near,
+  title = {Near-Optimal Sparse Allreduce for Distributed Deep Learning},
+  author = {Li, Shigang and Hoefler, Torsten},
+  booktitle = {Proceedings of the 27th ACM SIGPLAN Symposium on Principles and Practice of Parallel Programming},
+  year = {2022}, note = {arXiv:2201.07598}}"""

@@ -24,6 +24,14 @@ LOSSY: dict[str, ReducerRow] = {
         "all but 1 element in 100, on few ranks; costs the search, and n - 1 ranks' elements",
         citations.TOP_K,
     ),
+    "ok-topk": ReducerRow(
+        factory="reducers.ok_topk:ok_topk",
+        summary="the largest sums of what ranks select, by regions that hold equally much",
+        saves="all but 1 element in 100 on any number of ranks; costs two exchanges, and needs error feedback",
+        citation=citations.OK_TOPK,
+        kinds=("dense",),
+        lossy=True,
+    ),
     "hitopkcomm": ReducerRow(
         factory="reducers.hitopkcomm:hitopkcomm",
         summary="the largest elements of each group's sum between groups of ranks, the whole inside them",

@@ -48,7 +48,6 @@ class Hierarchical:
     Args:
         reducer: averages a share across groups.
         groups: ranks of each group, every rank once; a number means neighbouring ranks, so many in each group.
-        label: name in plans and records instead of the composed one.
 
     Reference: Shi et al., "Towards Scalable Distributed Training of Deep Learning on Public Cloud Clusters"
     (HiTopKComm), MLSys 2021; Kim et al., "Parallax", EuroSys 2019 (local aggregation).
@@ -56,7 +55,6 @@ class Hierarchical:
 
     reducer: Reducer
     groups: Groups
-    label: str = ""
 
     def __post_init__(self) -> None:
         checked_reducer("Hierarchical", self.reducer)
@@ -70,7 +68,7 @@ class Hierarchical:
     @property
     def name(self) -> str:
         """The reducer's name behind the wrapper's."""
-        return self.label or f"hierarchical({self.reducer.name})"
+        return f"hierarchical({self.reducer.name})"
 
     @property
     def takes(self) -> tuple[type[Contribution], ...]:

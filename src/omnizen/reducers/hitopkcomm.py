@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from omnizen.reducers.agsparse import agsparse
 from omnizen.reducers.feedback import feedback
-from omnizen.reducers.hierarchical import Hierarchical, hierarchical
+from omnizen.reducers.hierarchical import hierarchical
+from omnizen.reducers.named import Named, named
 from omnizen.reducers.selected import selected
 from omnizen.selectors.top_k import top_k
 
 
-def hitopkcomm(density: float = 0.01, groups: int | Sequence[Sequence[int]] = 2) -> Hierarchical:
+def hitopkcomm(density: float = 0.01, groups: int | Sequence[Sequence[int]] = 2) -> Named:
     """Make HiTopKComm: sum inside groups, top-k with a residual on each share, all-gather across, gather inside.
 
     Across groups a rank moves ``(m - 1) density / g`` of the tensor's elements with their indices, for m groups of
@@ -26,5 +27,4 @@ def hitopkcomm(density: float = 0.01, groups: int | Sequence[Sequence[int]] = 2)
     2021; their MSTopK is the selector ``mstopk``, which a processor does not need.
     """
     across = feedback(selected(top_k(density), agsparse()))
-    made = hierarchical(across, groups)
-    return Hierarchical(made.reducer, made.groups, "hitopkcomm")
+    return named(hierarchical(across, groups), "hitopkcomm")
