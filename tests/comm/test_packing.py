@@ -40,3 +40,17 @@ def test_frames_agree_on_kinds_and_not_on_first_dimensions() -> None:
     assert not frame.agrees(Frame.of("all_gather", [torch.zeros(3, 2)] * 2, step=1))
     whole = Frame.of("all_reduce", [torch.zeros(3, 2)], step=1, whole=True)
     assert not whole.agrees(Frame.of("all_reduce", [torch.zeros(5, 2)], step=1, whole=True))
+
+
+def test_small_parts_travel_in_the_frame_and_large_ones_do_not() -> None:
+    small = [torch.tensor([1.5, float("nan")], dtype=torch.float64), torch.tensor([True, False, True])]
+    frame = Frame.of("all_gather", small, step=3, packed=pack(small, CPU))
+    assert frame.carries
+    back = Frame.decode(frame.encode().tolist())
+    assert back == frame
+    assert back.payload == bytes(pack(small, CPU).tolist())
+    large = [torch.zeros(1 + 8 * INLINE_SIZES, dtype=torch.uint8)]
+    bare = Frame.of("all_gather", large, step=3, packed=pack(large, CPU))
+    assert not bare.carries
+    assert not bare.payload
+    assert Frame.decode(bare.encode().tolist()) == bare

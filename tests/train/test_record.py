@@ -18,18 +18,19 @@ from omnizen.train.run import Run
 from tests.train.helpers import make_run, run_ranks, sgd
 
 
-def test_only_what_others_did_while_the_user_waited_counts() -> None:
+def test_only_what_was_done_while_the_user_waited_counts() -> None:
     spans = [
         Span("wire", "early", 0.0, 1.5, "comm"),
         Span("wire", "late", 1.75, 0.5, "comm"),
         Span("decode", "inside", 1.25, 0.25, "wire"),
-        Span("wait", "own", 1.0, 1.0, "main"),
+        Span("wait", "end of backward", 1.0, 1.0, "main"),
+        Span("encode", "table", 1.0, 0.125, "main"),
     ]
     found = exposed(spans, 1.0, 2.0, "main")
     assert found == {
         "compute_s": 0.0,
         "select_s": 0.0,
-        "encode_s": 0.0,
+        "encode_s": 0.125,
         "wait_s": 0.0,
         "wire_s": 0.75,
         "decode_s": 0.25,

@@ -63,7 +63,7 @@ def e2e_rows(setting: Setting, trials: Sequence[Trial]) -> list[Row]:
         by_method.setdefault(trial.method, []).append(trial)
     good = {m: [t for t in ts if not t.failed] for m, ts in by_method.items()}
     losses = {m: ts[0].losses for m, ts in good.items() if ts}
-    common = min((len(x) for x in losses.values()), default=0)
+    common = min((len(t.losses) for ts in good.values() for t in ts), default=0)
     reference = next((m for m in REFERENCES if m in losses), None)
     rows: list[Row] = []
     for method, attempts in by_method.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,15 @@ def unpack(buffer: Tensor, rows: Sequence[int], like: Parts) -> Parts:
     return parts
 
 
+def fits(count: int, nbytes: int) -> bool:
+    """Return whether so many sizes and bytes of data fit into a frame."""
+    return count + _words(nbytes) <= INLINE_SIZES
+
+
+def _words(nbytes: int) -> int:
+    return -(-nbytes // 8)
+
+
 def sizes(parts: Parts) -> list[int]:
     """Return the first dimension of each part (1 for a scalar)."""
     return [p.shape[0] if p.dim() else 1 for p in parts]
@@ -76,6 +86,7 @@ class Frame:
         dtype: dtype of the first part, None without parts.
         nbytes: bytes of all parts.
         sizes: first dimension of each part.
+        payload: the parts' bytes, where they fit into the frame behind the sizes; they need no message then.
     """
 
     verb: str
@@ -84,19 +95,37 @@ class Frame:
     dtype: torch.dtype | None
     nbytes: int
     sizes: tuple[int, ...]
+    payload: bytes = b""
 
     @classmethod
-    def of(cls, verb: str, parts: Parts, step: int | None, *, whole: bool = False) -> Frame:
-        """Describe the parts that one call sends."""
+    def of(
+        cls, verb: str, parts: Parts, step: int | None, *, whole: bool = False, packed: Tensor | None = None
+    ) -> Frame:
+        """Describe the parts that one call sends.
+
+        Args:
+            packed: the parts' bytes, uint8; they go into the frame if they fit.
+        """
         dtype = parts[0].dtype if parts else None
         at = -1 if step is None else step
-        return cls(verb, kind(parts, whole=whole), at, dtype, nbytes(parts), tuple(sizes(parts)))
+        rows = tuple(sizes(parts))
+        small = packed is not None and fits(len(rows), packed.numel())
+        payload = packed.cpu().numpy().tobytes() if small and packed is not None else b""
+        return cls(verb, kind(parts, whole=whole), at, dtype, nbytes(parts), rows, payload)
+
+    @property
+    def carries(self) -> bool:
+        """Whether no data follows: it is in the frame, or there is none."""
+        return len(self.payload) == self.nbytes
 
     def encode(self) -> Tensor:
         """Return the frame as int64 ``[FRAME_INTS]``; sizes that do not fit are left to a message of their own."""
         dtype = -1 if self.dtype is None else _DTYPES.index(self.dtype)
-        head = [VERBS.index(self.verb), self.kind, self.step, dtype, self.nbytes, len(self.sizes)]
+        told = self.nbytes if not self.payload else -self.nbytes - 1
+        head = [VERBS.index(self.verb), self.kind, self.step, dtype, told, len(self.sizes)]
         inline = list(self.sizes[:INLINE_SIZES])
+        if self.payload:
+            inline += array("q", self.payload.ljust(8 * _words(self.nbytes), b"\0"))
         return torch.tensor(head + inline + [0] * (INLINE_SIZES - len(inline)), dtype=torch.int64)
 
     @staticmethod
@@ -107,9 +136,12 @@ class Frame:
     @classmethod
     def decode(cls, numbers: list[int]) -> Frame:
         """Read a frame; ``numbers`` holds the frame and, behind it, the sizes that did not fit."""
-        verb, kind, step, dtype, total, count = numbers[:_HEAD_INTS]
+        verb, kind, step, dtype, told, count = numbers[:_HEAD_INTS]
         named = None if dtype < 0 else _DTYPES[dtype]
-        return cls(VERBS[verb], kind, step, named, total, tuple(numbers[_HEAD_INTS : _HEAD_INTS + count]))
+        total = told if told >= 0 else -told - 1
+        behind = _HEAD_INTS + count
+        payload = array("q", numbers[behind : behind + _words(total)]).tobytes()[:total] if told < 0 else b""
+        return cls(VERBS[verb], kind, step, named, total, tuple(numbers[_HEAD_INTS:behind]), payload)
 
     def agrees(self, other: Frame) -> bool:
         """Whether two ranks are in the same call with parts of the same number and kind."""

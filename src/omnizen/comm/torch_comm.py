@@ -2,53 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from omnizen.comm.base import CommBase, HasStep, check_parts
-from omnizen.comm.packing import FRAME_INTS, INLINE_SIZES, Frame, pack, unpack
+from omnizen.comm.meeting import Meeting, Meetings
+from omnizen.comm.packing import Frame, pack, unpack
+from omnizen.comm.schedule import around_a_ring, in_rounds
+from omnizen.comm.turns import Running, Turns
 from omnizen.comm.wire import Group, Watch, Wire
-from omnizen.errors import Disagreement, PeerLost, UserError
-from omnizen.protocols import Pending
+from omnizen.errors import PeerLost, UserError
+from omnizen.protocols import Later, Pending
 from omnizen.spans import span
 from omnizen.types import Parts
 
 T = TypeVar("T")
-
-_TAGS = 1 << 29
-_FRAME, _SIZES, _DATA = range(3)
-
-
-class Running(Generic[T]):
-    """A result that the comm's own thread is working on."""
-
-    def __init__(self, future: Future[T]) -> None:
-        self._future = future
-
-    def wait(self) -> T:
-        """Return the result; it ends in time because each wait of the comm's thread has a limit."""
-        return self._future.result()
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One verb on its way: what goes to each destination, and from whom answers come.
-
-    ``sends`` and ``receives`` number the messages of each pair, so only the two ranks of a pair need to agree.
-    """
-
-    frames: Mapping[int, Frame]
-    sends: Mapping[int, int]
-    receives: Mapping[int, int]
-    expected: Frame
-    step: int | None
 
 
 def _numbered(device: torch.device) -> torch.device:
@@ -58,20 +30,18 @@ def _numbered(device: torch.device) -> torch.device:
     return device
 
 
-def _tag(number: int, phase: int) -> int:
-    return (3 * number + phase) % _TAGS
-
-
 class TorchComm(CommBase):
     """One rank's end of a process group. Ranks in errors are those of ``members``.
 
-    Verbs return at once; a thread of the comm carries them out one after another, in the order called, so a link
-    never carries two of them. ``all_to_all`` goes in scheduled rounds (round i: send to ``rank + i``, receive from
-    ``rank - i``) and ``all_gather`` around a ring, so each link carries one flow each way; gloo's own all_to_all
-    starts all flows at once and reaches about 60 % of a 100 Mbit/s link. Before each verb ranks exchange a small
-    frame: a rank that is late, gone or in another call is named, and sizes that differ raise ``Disagreement`` on
-    all ranks (gloo itself ends the process there). After one failure the group is unusable and each call raises
-    the first cause.
+    Verbs return at once; a thread of the comm (or who waits) carries them out one after another, in the order
+    called, so a link never carries data of two of them (all-reduces that follow one another overlap).
+    ``all_to_all`` goes in scheduled rounds (round i: send to ``rank + i``, receive from ``rank - i``) and
+    ``all_gather`` around a ring, so each link carries one flow each
+    way; gloo's own all_to_all starts all flows at once and reaches about 60 % of a 100 Mbit/s link. Before each
+    verb ranks exchange a small frame, as soon as it is called: a rank that is late, gone or in another call is
+    named, and sizes that differ raise ``Disagreement`` on all ranks (gloo itself ends the process there). What
+    fits into the frame travels in it. After one failure the group is unusable and each call raises the first
+    cause.
 
     With gloo, tensors on an accelerator are packed there and travel through the CPU; with nccl they travel from
     where they are. Not measured on a GPU.
@@ -112,10 +82,10 @@ class TorchComm(CommBase):
         self._group: Group | None = process_group
         self._make_group, self._release = make_group, release
         self._wire = Wire(process_group, self.device, timeout_s, self.members)
-        self._sent: defaultdict[int, int] = defaultdict(int)
-        self._received: defaultdict[int, int] = defaultdict(int)
+        self._meetings = Meetings(self._wire)
+        self._sums: list[tuple[Any, Watch]] = []
         self._cause: BaseException | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"comm {name} rank {self.members[self.rank]}")
+        self._turns = Turns(f"comm {name} rank {self.members[self.rank]}")
 
     def all_reduce(self, x: Tensor) -> Pending[Tensor]:
         """Sum over ranks by the backend's own all-reduce.
@@ -127,17 +97,36 @@ class TorchComm(CommBase):
         shape = x.shape
         flat = x.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).to(self._wire.device, copy=True)
         self._wire.settle()
-        call = self._call_all(Frame.of("all_reduce", [x], self.step, whole=True))
+        meeting = self._meet_all(Frame.of("all_reduce", [x], self.step, whole=True))
 
-        def work() -> Tensor:
-            watch = self._watch(call)
-            self._meet(call, watch)
-            if self.size > 1 and flat.numel():
-                with span("wire", "all_reduce"):
-                    self._wire.sum(flat, watch)
+        def begin() -> Callable[[], None]:
+            watch = meeting.watch()
+            meeting.answers(watch)
+            if self.size == 1 or not flat.numel():
+                return lambda: None
+            work = self._wire.begin_sum(flat)
+            self._sums.append((work, watch))
+            return lambda: self._end_sum(work, watch)
+
+        def finish() -> Tensor:
+            begun.wait()()
             return flat.to(self.device).view(shape)
 
-        return self._start(work)
+        begun = self._start(begin)
+        if meeting.likely():
+            self._turns.take_one(begun)  # the last rank to come need not wake a thread
+        return Later(finish)
+
+    def _end_sum(self, work: Any, watch: Watch) -> None:
+        with span("wire", "all_reduce"), self._failing():
+            self._wire.end_sum(work, watch)
+        with contextlib.suppress(ValueError):  # the comm's thread has waited for it as well
+            self._sums.remove((work, watch))
+
+    def _end_sums(self) -> None:
+        """Wait for the sums under way, so that no other data crosses the links at the same time."""
+        for work, watch in list(self._sums):
+            self._end_sum(work, watch)
 
     def all_gather(self, parts: Parts) -> Pending[list[Parts]]:
         """Give every rank's parts to every rank, in rank order."""
@@ -158,8 +147,8 @@ class TorchComm(CommBase):
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        call = self._call_all(Frame.of("barrier", [], self.step))
-        self._start(lambda: self._meet(call, self._watch(call))).wait()
+        meeting = self._meet_all(Frame.of("barrier", [], self.step))
+        self._start(lambda: meeting.answers(meeting.watch())).wait()
 
     def sub(self, ranks: Sequence[int], name: str) -> TorchComm | None:
         """Make a group of its own for some ranks; None on ranks outside it."""
@@ -187,7 +176,7 @@ class TorchComm(CommBase):
         """End the comm's thread and those of its sub-groups, and let go of the groups; twice is harmless."""
         for sub in self._subs:
             sub.close()
-        self._thread.shutdown(wait=True, cancel_futures=self._cause is not None)
+        self._turns.close()
         group, self._group = self._group, None
         if group is not None:
             self._wire.close()
@@ -198,145 +187,66 @@ class TorchComm(CommBase):
         def guarded() -> T:
             if self._cause is not None:
                 raise self._cause
-            try:
+            with self._failing():
                 return work()
-            except BaseException as error:
+
+        return self._turns.submit(guarded)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Remember the first error of the group, and let the others know who was lost."""
+        try:
+            yield
+        except BaseException as error:
+            if self._cause is None:
                 self._cause = error
                 if isinstance(error, PeerLost):
-                    self._tell_others(error)
-                raise
+                    others = [r for r in range(self.size) if r != self.rank and self.members[r] != error.peer]
+                    self._meetings.tell_lost(others, error.peer)
+            raise
 
+    def _check_open(self) -> None:
         if self._cause is not None:
             raise self._cause
         if self._group is None:
             raise UserError(f"comm {self.name!r} is closed")
-        return Running(self._thread.submit(guarded))
 
-    def _tell_others(self, error: PeerLost) -> None:
-        """Let those who will wait for this rank know whom it lost, so that they name the right one."""
-        lost = Frame("lost", -1 if error.peer is None else error.peer, -1, None, 0, ())
-        frame = lost.encode().to(self._wire.device)
-        peers = [r for r in range(self.size) if r != self.rank and self.members[r] != error.peer]
-        self._wire.tell({peer: (frame, _tag(self._sent[peer], _FRAME)) for peer in peers})
-
-    def _call(self, frames: Mapping[int, Frame], sources: Sequence[int], expected: Frame) -> _Call:
-        sends = {peer: self._sent[peer] for peer in frames}
-        receives = {peer: self._received[peer] for peer in sources}
-        for peer in sends:
-            self._sent[peer] += 1
-        for peer in receives:
-            self._received[peer] += 1
-        return _Call(frames, sends, receives, expected, self.step)
-
-    def _call_all(self, frame: Frame) -> _Call:
+    def _meet_all(self, frame: Frame) -> Meeting:
+        self._check_open()
         others = [r for r in range(self.size) if r != self.rank]
-        return self._call(dict.fromkeys(others, frame), others, frame)
-
-    @staticmethod
-    def _watch(call: _Call) -> Watch:
-        return Watch(call.step, time.monotonic())
+        return self._meetings.open(dict.fromkeys(others, frame), others, frame, self.step)
 
     def _swap(
         self, verb: str, out: Mapping[int, Parts], sources: Sequence[int], like: Parts
     ) -> Callable[[], dict[int, Parts]]:
+        self._check_open()
         packed: dict[int, Tensor] = {}  # parts that go to several ranks are packed once
-        for parts in out.values():
+        described: dict[int, Frame] = {}
+        mine = [p.detach().to(self.device, copy=True) for p in out[self.rank]] if self.rank in out else None
+        others = {peer: parts for peer, parts in out.items() if peer != self.rank}
+        for parts in others.values():
             if id(parts) not in packed:
                 packed[id(parts)] = pack(parts, self._wire.device)
         self._wire.settle()
-        mine = [p.detach().to(self.device, copy=True) for p in out[self.rank]] if self.rank in out else None
-        outbox = {peer: packed[id(parts)] for peer, parts in out.items() if peer != self.rank}
-        frames = {peer: Frame.of(verb, out[peer], self.step) for peer in outbox}
-        others = [source for source in sources if source != self.rank]
-        call = self._call(frames, others, Frame.of(verb, like, self.step))
+        for parts in others.values():
+            if id(parts) not in described:
+                described[id(parts)] = Frame.of(verb, parts, self.step, packed=packed[id(parts)])
+        outbox = {peer: packed[id(parts)] for peer, parts in others.items()}
+        frames = {peer: described[id(parts)] for peer, parts in others.items()}
+        senders = [source for source in sources if source != self.rank]
+        meeting = self._meetings.open(frames, senders, Frame.of(verb, like, self.step), self.step)
         templates = [torch.empty((0, *p.shape[1:]) if p.dim() else (), dtype=p.dtype) for p in like]
 
         def work() -> dict[int, Parts]:
-            watch = self._watch(call)
-            answers = self._meet(call, watch)
+            watch = meeting.watch()
+            answers = meeting.answers(watch)
+            self._end_sums()
             with span("wire", verb):
-                move = self._ring if verb == "all_gather" else self._rounds
-                inbox = move(call, outbox, answers, watch)
+                move = around_a_ring if verb == "all_gather" else in_rounds
+                inbox = move(meeting, outbox, answers, watch, self.size, self.rank)
             got = {
                 peer: unpack(data.to(self.device), answers[peer].sizes, templates) for peer, data in inbox.items()
             }
             return got if mine is None else got | {self.rank: mine}
 
         return work
-
-    def _meet(self, call: _Call, watch: Watch) -> dict[int, Frame]:
-        """Exchange frames; returns those of all sources once each is known to be in the same call."""
-        device = self._wire.device
-        with span("wait", call.expected.verb):
-            inbox = {p: torch.empty(FRAME_INTS, dtype=torch.int64, device=device) for p in call.receives}
-            outbox = {p: frame.encode().to(device) for p, frame in call.frames.items()}
-            self._transfer(call, inbox, outbox, _FRAME, watch)
-            frames = {peer: frame.tolist() for peer, frame in inbox.items()}
-            rest_out = {
-                peer: torch.tensor(frame.sizes[INLINE_SIZES:], dtype=torch.int64).to(device)
-                for peer, frame in call.frames.items()
-                if len(frame.sizes) > INLINE_SIZES
-            }
-            rest_in = {
-                peer: torch.empty(count - INLINE_SIZES, dtype=torch.int64, device=device)
-                for peer, numbers in frames.items()
-                if (count := Frame.count(numbers)) > INLINE_SIZES
-            }
-            self._transfer(call, rest_in, rest_out, _SIZES, watch)
-        rest = {peer: numbers.tolist() for peer, numbers in rest_in.items()}
-        answers = {peer: Frame.decode(numbers + rest.get(peer, [])) for peer, numbers in frames.items()}
-        for peer, frame in answers.items():
-            self._compare(call, peer, frame, watch)
-        return answers
-
-    def _compare(self, call: _Call, peer: int, frame: Frame, watch: Watch) -> None:
-        me, other = self.members[self.rank], self.members[peer]
-        if frame.verb == "lost":
-            elapsed_s = time.monotonic() - watch.started_s
-            lost = other if frame.kind < 0 else frame.kind
-            raise PeerLost(rank=me, peer=lost, step=call.step, elapsed_s=elapsed_s, limit_s=self.timeout_s)
-        if not frame.agrees(call.expected):
-            raise Disagreement(
-                f"rank {me} called {call.expected}, rank {other} called {frame}: all ranks must make "
-                "the same calls in the same order, with parts of the same number and kind"
-            )
-
-    def _rounds(
-        self, call: _Call, outbox: Mapping[int, Tensor], answers: Mapping[int, Frame], watch: Watch
-    ) -> dict[int, Tensor]:
-        """Move the data: one message for each pair, one flow each way on each link at a time."""
-        device = self._wire.device
-        inbox = {p: torch.empty(f.nbytes, dtype=torch.uint8, device=device) for p, f in answers.items()}
-        if len(inbox) <= 1 and len(outbox) <= 1:  # two partners would meet in different rounds, one way at a time
-            self._transfer(call, inbox, outbox, _DATA, watch)
-            return inbox
-        for i in range(1, self.size):
-            dest, source = (self.rank + i) % self.size, (self.rank - i) % self.size
-            coming = {source: inbox[source]} if source in inbox else {}
-            going = {dest: outbox[dest]} if dest in outbox else {}
-            self._transfer(call, coming, going, _DATA, watch)
-        return inbox
-
-    def _ring(
-        self, call: _Call, outbox: Mapping[int, Tensor], answers: Mapping[int, Frame], watch: Watch
-    ) -> dict[int, Tensor]:
-        """Pass every rank's block on to the next rank: as many bytes, but each link keeps one busy connection."""
-        after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-        device = self._wire.device
-        blocks = {p: torch.empty(f.nbytes, dtype=torch.uint8, device=device) for p, f in answers.items()}
-        inbox = dict(blocks)
-        blocks[self.rank] = next(iter(outbox.values()), torch.empty(0, dtype=torch.uint8))
-        for i in range(1, self.size):
-            coming, going = blocks[(self.rank - i) % self.size], blocks[(self.rank - i + 1) % self.size]
-            self._transfer(call, {before: coming}, {after: going}, _DATA, watch)
-        return inbox
-
-    def _transfer(
-        self, call: _Call, inbox: Mapping[int, Tensor], outbox: Mapping[int, Tensor], phase: int, watch: Watch
-    ) -> None:
-        """Move one tensor for each pair; both sides know that empty ones are left out."""
-        self._wire.transfer(
-            {p: (data, _tag(call.receives[p], phase)) for p, data in inbox.items() if data.numel()},
-            {p: (data, _tag(call.sends[p], phase)) for p, data in outbox.items() if data.numel()},
-            watch,
-        )

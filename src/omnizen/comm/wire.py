@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +27,15 @@ class Watch:
     started_s: float
 
 
+@dataclass(slots=True)
+class Posted:
+    """A transfer under way: its buffers and works live as long as this does."""
+
+    works: list[tuple[int, Any]] = field(default_factory=list)
+    buffers: list[Tensor] = field(default_factory=list)
+    broken: tuple[int, RuntimeError] | None = None
+
+
 class Wire:
     """Point-to-point messages and the native all-reduce of one group.
 
@@ -42,7 +51,7 @@ class Wire:
         self.rank, self.timeout_s, self.members = group.rank(), timeout_s, members
         self._nccl = self._links.name() == "nccl"
         self.device = device if self._nccl else torch.device("cpu")
-        self._keep: list[Any] = []  # gloo loses a message whose work object is dropped
+        self._keep: dict[int, Any] = {}  # gloo loses a message whose work object is dropped
 
     def settle(self) -> None:
         """Wait until what was packed on an accelerator is there: the comm's thread uses a stream of its own."""
@@ -54,41 +63,54 @@ class Wire:
     ) -> None:
         """Receive into and send from the given (tensor, tag) of each peer; return when all of it is done.
 
-        Receives are not posted earlier than their round: with gloo a message begins when its receive is posted,
-        which keeps a sender that is ahead from crowding the link of a receiver that is not.
+        Receives of data are not posted earlier than their round: with gloo a message begins when its receive is
+        posted, which keeps a sender that is ahead from crowding the link of a receiver that is not.
         """
+        self.finish(self.post(receive, send), watch)
+
+    def post(self, receive: Mapping[int, tuple[Tensor, int]], send: Mapping[int, tuple[Tensor, int]]) -> Posted:
+        """Begin a transfer; ``finish`` must be called on what is returned, also when a later one failed."""
+        posted = Posted()
         if not receive and not send:
-            return
-        posted: list[tuple[int, Any]] = []
-        broken: PeerLost | None = None
+            return posted
+        self._keep[id(posted)] = posted
         if self._nccl:  # one launch, or two ranks that send first would wait for each other; not measured
             self._links._start_coalescing()
         for verb, messages in ((self._links.recv, receive), (self._links.send, send)):
             for peer, (buffer, tag) in messages.items():
+                posted.buffers.append(buffer)
                 try:
-                    posted.append((peer, verb([buffer], peer, tag)))
+                    posted.works.append((peer, verb([buffer], peer, tag)))
                 except RuntimeError as error:  # go on: the other peers must not miss their messages
-                    broken = broken or self.failure(error, peer, watch)
+                    posted.broken = posted.broken or (peer, error)
         if self._nccl:
-            posted = [(posted[0][0], self._links._end_coalescing())] if posted else []
-        if broken is not None:
-            self._keep.append(posted)
-            raise broken
+            posted.works = [(posted.works[0][0], self._links._end_coalescing())] if posted.works else []
+        return posted
+
+    def finish(self, posted: Posted, watch: Watch) -> None:
+        """Wait until a transfer is done."""
+        if posted.broken is not None:
+            peer, error = posted.broken
+            raise self.failure(error, peer, watch)
         deadline_s = time.monotonic() + self.timeout_s
-        for peer, work in posted:
+        for peer, work in posted.works:
             left_s = max(0.001, deadline_s - time.monotonic())
             try:
                 work.wait(timedelta(seconds=left_s))
             except RuntimeError as error:
-                self._keep.append(posted)
                 raise self.failure(error, peer, watch) from error
+        self._keep.pop(id(posted), None)
 
-    def sum(self, flat: Tensor, watch: Watch) -> None:
-        """Add up ``flat`` over all ranks, in place, by the backend's own all-reduce."""
+    def begin_sum(self, flat: Tensor) -> Any:
+        """Begin to add up ``flat`` over all ranks, in place, by the backend's own all-reduce."""
         options = dist.AllreduceOptions()
         options.timeout = timedelta(seconds=self.timeout_s)
+        return self._links.allreduce([flat], options)
+
+    def end_sum(self, work: Any, watch: Watch) -> None:
+        """Wait until a sum is there; the backend ends it at the time limit."""
         try:
-            self._links.allreduce([flat], options).wait()
+            work.wait()
         except RuntimeError as error:
             broken = self.broken_links()
             raise self.failure(error, broken[0] if len(broken) == 1 else None, watch) from error
@@ -100,7 +122,7 @@ class Wire:
             if peer != self.rank:
                 try:
                     probe = torch.zeros(1, dtype=torch.uint8, device=self.device)
-                    self._keep.append((probe, self._links.send([probe], peer, (1 << 31) - 1)))
+                    self._hold(probe, self._links.send([probe], peer, (1 << 31) - 1))
                 except RuntimeError:
                     broken.append(peer)
         return broken
@@ -109,7 +131,10 @@ class Wire:
         """Leave a last message for each peer that can still be reached; nobody waits for it to arrive."""
         for peer, (frame, tag) in frames.items():
             with contextlib.suppress(RuntimeError):  # that link is broken as well: nothing to tell it
-                self._keep.append((frame, self._links.send([frame], peer, tag)))
+                self._hold(frame, self._links.send([frame], peer, tag))
+
+    def _hold(self, *what: Any) -> None:
+        self._keep[id(what)] = what
 
     def failure(self, error: RuntimeError, peer: int | None, watch: Watch) -> PeerLost:
         """Turn the backend's error into one that names rank, peer, step and time."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from omnizen.train.run import Run
 
 T = TypeVar("T")
-VERSION = 2
+VERSION = 3
 _OURS = re.compile(r"shared|shared\.pt|rank\d+\.pt")
 """Names of all that is in a checkpoint."""
 
@@ -292,6 +292,7 @@ def own_state(run: Run) -> dict[str, Any]:
     kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
         "step": run.step,
+        "usual_weight": run.engine.usual_weight,
         "reducers": {unit.name: state_dict(unit.state) for unit in run.engine.units},
         "python": list(random.getstate()[1]),
         "python_gauss": random.getstate()[2],
@@ -304,6 +305,7 @@ def own_state(run: Run) -> dict[str, Any]:
 
 def restore_own(run: Run, own: dict[str, Any]) -> None:
     """Put a rank's own state back."""
+    run.engine.usual_weight = own["usual_weight"]
     for unit in run.engine.units:
         if unit.name in own["reducers"]:
             unit.state = from_state_dict(own["reducers"][unit.name])

@@ -8,7 +8,8 @@ from enum import IntEnum
 import torch
 
 from omnizen.errors import UnevenInputs
-from omnizen.protocols import Comm
+from omnizen.protocols import Comm, Pending
+from omnizen.types import Parts
 
 
 class Turn(IntEnum):
@@ -50,41 +51,50 @@ class Agreement:
         factor: what this rank's gradient is multiplied by before the ranks' average.
         share: the same for values that are averaged whatever the reduction (buffers).
         buffers: whether any rank's buffers changed.
+        mean_weight: of all ranks.
     """
 
     factor: float
     share: float
     buffers: bool
+    mean_weight: float
 
 
-def agree(word: Word, comm: Comm, *, summed: bool = False) -> Agreement:
-    """Exchange words; every rank comes to the same agreement or to the same error.
+def say(word: Word, comm: Comm) -> Pending[list[Parts]]:
+    """Send a word to all ranks; waits for nobody."""
+    row = torch.tensor([word.turn, word.step, word.weight, word.buffers], dtype=torch.float64, device=comm.device)
+    return comm.all_gather([row])
+
+
+def agree(word: Word, said: Pending[list[Parts]], rank: int, *, summed: bool = False) -> Agreement:
+    """Hear all ranks' words; every rank comes to the same agreement or to the same error.
 
     A rank's mean-loss gradient counts ``w_r n / sum(w)``: the average over ranks is then the gradient of the mean
     over all samples. The factor is exactly 1 when all weights are equal.
 
     Args:
+        said: what ``say`` returned for this rank's word.
         summed: the loss is a sum, so the union's gradient is the sum of the ranks' gradients.
 
     Raises:
         UnevenInputs: when ranks are not at the same step, names them.
     """
-    row = torch.tensor([word.turn, word.step, word.weight, word.buffers], dtype=torch.float64, device=comm.device)
-    rows = [parts[0].tolist() for parts in comm.all_gather([row]).wait()]
+    rows = [parts[0].tolist() for parts in said.wait()]
     if any(r[:2] != rows[0][:2] for r in rows):
         groups: dict[str, list[int]] = {}
         for rank, (turn, step, *_) in enumerate(rows):
             groups.setdefault(SAYS[Turn(int(turn))].format(step=int(step)), []).append(rank)
-        said = "; ".join(f"{_ranks(members)} {what}" for what, members in groups.items())
+        told = "; ".join(f"{_ranks(members)} {what}" for what, members in groups.items())
         raise UnevenInputs(
-            f"rank {comm.rank} cannot go on, the ranks took different numbers of steps: {said}. Give each rank as "
+            f"rank {rank} cannot go on, the ranks took different numbers of steps: {told}. Give each rank as "
             "many batches as the others, or let run.prepare() share the data out"
         )
     weights = [r[2] for r in rows]
     total, size = sum(weights), len(weights)
-    share = 1.0 if not total or min(weights) == max(weights) else word.weight * size / total
+    mean = weights[0] if min(weights) == max(weights) else total / size
+    share = word.weight / mean if mean else 1.0
     factor = share if not summed else (float(size) if word.weight or not total else 0.0)
-    return Agreement(factor, share, any(r[3] for r in rows))
+    return Agreement(factor, share, any(r[3] for r in rows), mean)
 
 
 def _ranks(members: list[int]) -> str:

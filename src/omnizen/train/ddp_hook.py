@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from omnizen.comm.torch_pg import TorchComm, from_default
+from omnizen.comm.turns import Running
 from omnizen.errors import UserError
 from omnizen.protocols import Comm, Reducer
 from omnizen.spans import span
@@ -21,7 +22,7 @@ from omnizen.train.ddp_short import ShortGradients
 from omnizen.train.router import make_reducer, shortens
 from omnizen.train.rows import like_param, real, rows_of, sparse_grad, sum_dtype
 from omnizen.train.units import dense_value, sparse_value
-from omnizen.train.wire import Job, Wire
+from omnizen.train.wire import Wire
 from omnizen.types import Dense, State, Step
 
 SHORT = {"zen": "zen-coo"}
@@ -120,7 +121,7 @@ def hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tens
     return future
 
 
-def _fulfil(future: torch.futures.Future[Tensor], job: Job[Tensor]) -> None:
+def _fulfil(future: torch.futures.Future[Tensor], job: Running[Tensor]) -> None:
     """Hand a job's end on; one that was never begun, because an earlier one failed, ends too."""
     try:
         future.set_result(job.wait())

@@ -28,18 +28,22 @@ from omnizen.events import (
 from omnizen.protocols import Comm
 from omnizen.spans import CATEGORIES, Recorder, Span
 from omnizen.train.scalars import ScalarWriter
-from omnizen.train.sync import Round
+from omnizen.train.sync import END_OF_BACKWARD, Round
 
 TRACED_STEPS = 20
 """Steps under the plan whose spans are kept for the trace."""
 
 
 def exposed(found: list[Span], begin_s: float, end_s: float, own_thread: str) -> dict[str, float]:
-    """Return seconds by category that other threads spent between two times, while the user's thread waited."""
+    """Return seconds by category that communication took between two times, while the user's thread waited.
+
+    Args:
+        own_thread: the user's; its span over the whole wait does not count, what it did itself inside does.
+    """
     totals = dict.fromkeys(CATEGORIES, 0.0)
     for span in found:
         overlap = min(end_s, span.start_s + span.duration_s) - max(begin_s, span.start_s)
-        if overlap > 0 and span.thread != own_thread:
+        if overlap > 0 and (span.thread, span.name) != (own_thread, END_OF_BACKWARD):
             totals[span.category] += overlap
     return {f"{category}_s": seconds for category, seconds in totals.items()}
 

@@ -148,7 +148,7 @@ def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer
         scheme = "dense" if param.is_complex() else routing.schemes.get(name, "dense")
         reducer = None if scheme == "dense" else make(scheme, routing.values)
         if reducer is not None and Sparse in reducer.takes and (name in known or _rows_only(reducer)):
-            table = RowTable(name, param, reducer, sparse=known.get(name, False))
+            table = RowTable(name, param, reducer, sparse=known.get(name, False), patient=name in known)
             (late if name in known else units).append(table)
         else:
             key = (scheme, param.dtype, param.device, name in known)

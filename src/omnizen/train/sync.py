@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,18 +22,20 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.optim import Optimizer
 
-from omnizen.errors import OmnizenError, UserError
-from omnizen.protocols import Comm
+from omnizen.errors import OmnizenError, PeerLost, UserError
+from omnizen.protocols import Comm, Later, Pending
 from omnizen.spans import span
 from omnizen.train.buffers import Buffers
-from omnizen.train.control import Agreement, Turn, Word, agree
+from omnizen.train.control import Agreement, Turn, Word, agree, say
 from omnizen.train.guard import StepGuard, holds_any
 from omnizen.train.router import trainable
 from omnizen.train.units import Unit
-from omnizen.train.wire import Job, Wire
-from omnizen.types import Step
+from omnizen.train.wire import Wire
+from omnizen.types import Parts, Step
 
 Reduction = Literal["mean", "sum"]
+END_OF_BACKWARD = "end of backward"
+"""Span in which the user's thread waits, and works for, what is still under way."""
 BROKE_OFF = (
     "a backward pass began before the one before it had ended: either that one stopped with an error (the ranks "
     "are out of step now, restart from a checkpoint), or it is nested; use torch.utils.checkpoint with "
@@ -47,18 +50,22 @@ class Round:
     Args:
         graph: number of the autograd pass, to notice one that broke off.
         waiting: gradients that each unit still waits for.
+        word: what this rank told the others.
+        usual: the ranks' mean weight in the round before, where all know it.
         arrived_s: when each parameter's gradient was there, by ``id``.
     """
 
     graph: int
     waiting: list[int]
+    word: Word
+    usual: float | None
     arrived_s: dict[int, float] = field(default_factory=dict)
     submitted: int = 0
     loss_scale: float = 1.0
     began_s: float = field(default_factory=time.monotonic)
     backward_ended_s: float = 0.0
     ended_s: float = 0.0
-    agreed: Job[Agreement] | None = None
+    agreed: Pending[Agreement] | None = None
 
 
 class Engine:
@@ -66,7 +73,7 @@ class Engine:
 
     Args:
         gradients: comm for gradients; only the wire thread uses it.
-        control: comm for the small messages; only the wire thread uses it.
+        control: comm for the small messages; used by one thread at a time.
         take_weight: returns the batch weight since the last call.
         shared_seed: equal on all ranks.
     """
@@ -87,6 +94,9 @@ class Engine:
         self.alone = gradients.size == 1
         self.wire = Wire(f"omnizen-wire-{gradients.rank}")
         self.buffers = Buffers(model)
+        self.usual_weight: float | None = None
+        """The ranks' mean weight in the last round."""
+        self._rests: deque[Callable[[], None]] = deque()
         self.observers: list[Callable[[Round], None]] = []
         self.probe: Callable[[Unit], None] | None = None
         self.loss_scale: Callable[[], float] = lambda: 1.0
@@ -194,9 +204,13 @@ class Engine:
                 )
         word = Word(Turn.STEP, self.step, self._take_weight(), self.buffers.changed())
         waiting = [] if self.alone else [len(unit.params) for unit in self.units]
-        self._round = Round(torch._C._current_graph_task_id(), waiting, loss_scale=self.loss_scale())
+        self._round = Round(
+            torch._C._current_graph_task_id(), waiting, word, self.usual_weight, loss_scale=self.loss_scale()
+        )
         if not self.alone:
-            self._round.agreed = self.wire.submit(partial(self._agree, word))
+            self.control.step = word.step
+            said = say(word, self.control)  # on its way before any gradient is ready
+            self._round.agreed = Later(partial(self._heard, word, said))
         Variable._execution_engine.queue_callback(self._backward_ended)
         return self._round
 
@@ -217,17 +231,64 @@ class Engine:
         now.submitted += 1
 
         @torch.no_grad()
-        def work() -> None:
+        def begin() -> None:
             assert agreed is not None
+            self.gradients.step = now.word.step
             if self.probe is not None:
                 self.probe(unit)
-            unit.reduce(self.gradients, agreed.wait().factor, step)
+            rest = unit.reduce(self.gradients, self._before(now, agreed, unit), step)
+            self._rests.append(lambda: rest(self._after(now, agreed, unit)))
 
-        self.wire.submit(work)
+        begun = self.wire.submit(partial(self._or_hear, agreed, begin))
+        if unit.patient and self.probe is None and now.word.weight and self._early(now, unit):
+            self.wire.help(begun)  # waits for nobody, and saves waking a thread
+        self.wire.submit(partial(self._or_hear, agreed, partial(self._finish, int(unit.patient))))
+
+    @torch.no_grad()
+    def _finish(self, left: int) -> None:
+        """Complete all units but the last ``left``: those that may wait until the next one has begun."""
+        while len(self._rests) > left:
+            self._rests.popleft()()
+
+    @staticmethod
+    def _or_hear(agreed: Pending[Agreement] | None, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except PeerLost:
+            assert agreed is not None
+            agreed.wait()  # a rank that had no more steps said so before it left
+            raise
+
+    def _early(self, now: Round, unit: Unit) -> bool:
+        """Whether a unit's gradients leave before the ranks' weights are known; the same on all ranks."""
+        return now.usual is not None and self.reduction == "mean" and unit.reducer.exact
+
+    def _before(self, now: Round, agreed: Pending[Agreement], unit: Unit) -> float:
+        """Return what this rank's gradients are multiplied by before they are averaged.
+
+        Waiting for the others' weights would delay every step by a message. Gradients weigh as if the mean weight
+        were that of the round before instead, and the average is corrected when the weights are known.
+        """
+        if self.reduction == "sum" and now.word.weight:
+            return float(self.gradients.size)
+        if not self._early(now, unit):
+            return agreed.wait().factor
+        assert now.usual is not None
+        if now.word.weight:
+            return now.word.weight / now.usual
+        return 0.0 if agreed.wait().mean_weight else 1.0
+
+    def _after(self, now: Round, agreed: Pending[Agreement], unit: Unit) -> float:
+        """Return what the average is multiplied by: exactly 1 while the ranks' mean weight stays the same."""
+        mean = agreed.wait().mean_weight
+        return now.usual / mean if self._early(now, unit) and now.usual and mean else 1.0
 
     def _agree(self, word: Word) -> Agreement:
-        self.gradients.step = self.control.step = word.step
-        return agree(word, self.control, summed=self.reduction == "sum")
+        self.control.step = word.step
+        return self._heard(word, say(word, self.control))
+
+    def _heard(self, word: Word, said: Pending[list[Parts]]) -> Agreement:
+        return agree(word, said, self.control.rank, summed=self.reduction == "sum")
 
     def _backward_ended(self) -> None:
         now = self._round
@@ -241,12 +302,12 @@ class Engine:
         for observer in list(self.observers):
             observer(now)
 
-    def _complete(self, now: Round, agreed: Job[Agreement]) -> None:
+    def _complete(self, now: Round, agreed: Pending[Agreement]) -> None:
         with self._lock:
             while now.submitted < len(now.waiting):
                 self._submit(now)
-        last = self.wire.submit(lambda: self._reduce_buffers(agreed.wait()))
-        with span("wait", "end of backward"):
+        last = self.wire.submit(lambda: self._end(agreed.wait()))
+        with span("wait", END_OF_BACKWARD):
             last.wait()
         with torch.no_grad():
             for unit in self.units:
@@ -256,6 +317,8 @@ class Engine:
             self._summed = {id(p): weakref.ref(p.grad) for _, p in self._params if p.grad is not None}
 
     @torch.no_grad()
-    def _reduce_buffers(self, agreed: Agreement) -> None:
+    def _end(self, agreed: Agreement) -> None:
+        self._finish(0)
+        self.usual_weight = agreed.mean_weight or None
         if agreed.buffers:
             self.buffers.reduce(self.gradients, agreed.share)

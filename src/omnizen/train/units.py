@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from omnizen.protocols import Comm, Reducer
+from omnizen.protocols import Comm, Pending, Reducer
 from omnizen.reducers.local_momentum import find
 from omnizen.spans import span
 from omnizen.train.finite import FiniteWatch
 from omnizen.train.rows import like_param, no_rows, real, rows_of, sparse_grad, sum_dtype
 from omnizen.types import Dense, Layout, Reduced, Sparse, State, Step
+
+Rest = Callable[[float], None]
+"""What is left of a reduction: waits for the average, multiplies it and puts it in place."""
 
 
 class Unit(Protocol):
@@ -24,9 +28,11 @@ class Unit(Protocol):
     params: list[Parameter]
     reducer: Reducer
     state: State
+    patient: bool
+    """Whether its rest may wait until the next unit has begun, so that the links are never idle in between."""
 
-    def reduce(self, comm: Comm, factor: float, step: Step) -> None:
-        """Average the gradients over ranks; writes in place those that this rank has."""
+    def reduce(self, comm: Comm, factor: float, step: Step) -> Rest:
+        """Begin to average the gradients, times ``factor``; the rest writes in place those that this rank has."""
         ...
 
     def finish(self) -> None:
@@ -58,6 +64,7 @@ class DenseBucket:
     def __init__(self, named: Sequence[tuple[str, Parameter]], reducer: Reducer) -> None:
         self.params = [p for _, p in named]
         self.name, self.reducer = named[0][0], reducer
+        self.patient = reducer.exact  # the other reducers' second exchange should not wait for the next bucket
         self.layout = Layout.of([(name, real(p.detach()).shape) for name, p in named])
         like = self.params[0]
         size = self.layout.numel + (len(named) if reducer.exact else 0)
@@ -68,8 +75,8 @@ class DenseBucket:
         self.decay = momentum.weight_decay if momentum is not None else 0.0
         self.watch = FiniteWatch()
 
-    def reduce(self, comm: Comm, factor: float, step: Step) -> None:
-        """Copy in, average, copy out."""
+    def reduce(self, comm: Comm, factor: float, step: Step) -> Rest:
+        """Copy in and send off; the rest copies out."""
         numel = self.layout.numel
         grads = [p.grad for p in self.params]
         with span("encode", self.name):
@@ -84,24 +91,32 @@ class DenseBucket:
             if self.reducer.exact:
                 self.flat[numel:] = flags.to(self.flat)
         if self.reducer.exact:
-            flat = dense_value(self._reduced(comm, step)).to(self.flat.device)
-            counts = flat[numel:]
-        else:
-            flat, counts = self.shortened(comm, flags, step)
-        used = counts.tolist()
+            pending = self.reducer.start(self._contribution(), self.state, comm, step.named(self.name))
+            return partial(self._spread, pending, grads, comm.size)
+        return partial(self._shorten, comm, grads, flags, step)
+
+    def _spread(self, pending: Pending[Reduced], grads: list[Tensor | None], size: int, after: float) -> None:
+        done = pending.wait()
+        self.state = done.state
+        flat = dense_value(done).to(self.flat.device)
+        numel = self.layout.numel
+        scale(flat[:numel], after)
+        self._copy_out(flat, flat[numel:], grads, size)
+
+    def _shorten(self, comm: Comm, grads: list[Tensor | None], flags: Tensor, step: Step, after: float) -> None:
+        flat, counts = self.shortened(comm, flags, step)
+        scale(flat, after)
+        self._copy_out(flat, counts, grads, comm.size)
+
+    def _copy_out(self, flat: Tensor, counts: Tensor, grads: list[Tensor | None], size: int) -> None:
         with span("decode", self.name):
-            for slot, param, grad, flag in zip(self.layout.slots, self.params, grads, used, strict=True):
+            for slot, param, grad, flag in zip(self.layout.slots, self.params, grads, counts.tolist(), strict=True):
                 view = self.layout.view(flat, slot)
                 if grad is not None and not grad.is_sparse:
                     grad.copy_(like_param(view, grad) if grad.is_complex() else view)
                 elif flag > 0:
-                    all_sparse = flag < 1.0 / comm.size  # not one rank has a dense one
+                    all_sparse = flag < 1.0 / size  # not one rank has a dense one
                     self._late.append((param, view, all_sparse if grad is None else True))
-
-    def _reduced(self, comm: Comm, step: Step) -> Reduced:
-        done = self.reducer.start(self._contribution(), self.state, comm, step.named(self.name)).wait()
-        self.state = done.state
-        return done
 
     def shortened(self, comm: Comm, flags: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Average by a reducer that loses something; returns the averages and the sums of the flags.
@@ -120,7 +135,9 @@ class DenseBucket:
         if self.decay:
             for slot, param in zip(self.layout.slots, self.params, strict=True):
                 self.layout.view(self.flat, slot).add_(real(param.detach()), alpha=self.decay)
-        flat = dense_value(self._reduced(comm, step)).to(self.flat.device)
+        done = self.reducer.start(self._contribution(), self.state, comm, step.named(self.name)).wait()
+        self.state = done.state
+        flat = dense_value(done).to(self.flat.device)
         scale(flat, step.loss_scale)
         return flat, counts
 
@@ -142,24 +159,36 @@ class RowTable:
 
     Args:
         sparse: the module makes sparse gradients, so a rank without one gets a sparse one.
+        patient: the unit behind it is ready soon after.
     """
 
-    def __init__(self, name: str, param: Parameter, reducer: Reducer, *, sparse: bool) -> None:
+    def __init__(
+        self, name: str, param: Parameter, reducer: Reducer, *, sparse: bool, patient: bool = False
+    ) -> None:
         self.name, self.params, self.reducer, self.sparse = name, [param], reducer, sparse
+        self.patient = patient
         self.state = reducer.init(no_rows(param))
         self._late: Tensor | None = None
 
-    def reduce(self, comm: Comm, factor: float, step: Step) -> None:
-        """Take the touched rows, average them, put them back."""
+    def reduce(self, comm: Comm, factor: float, step: Step) -> Rest:
+        """Take the touched rows and send them off; the rest puts their averages back."""
         (param,) = self.params
         grad = param.grad
         with span("select", self.name):
             rows = no_rows(param) if grad is None or factor == 0.0 else rows_of(grad)
             if factor not in (0.0, 1.0):
                 rows = Sparse(rows.indices, rows.values * factor, rows.num_rows)
-        done = self.reducer.start(rows, self.state, comm, step.named(self.name)).wait()
+        pending = self.reducer.start(rows, self.state, comm, step.named(self.name))
+        return partial(self._put_back, pending, grad, factor, comm)
+
+    def _put_back(
+        self, pending: Pending[Reduced], grad: Tensor | None, factor: float, comm: Comm, after: float
+    ) -> None:
+        (param,) = self.params
+        done = pending.wait()
         self.state = done.state
         value = sparse_value(done, param)
+        scale(value.values, after)
         if not len(value.indices):
             # All ranks see this empty union, so all take part; only now may None and an empty gradient differ.
             used = comm.all_reduce(torch.tensor([float(grad is not None)], device=comm.device)).wait()
