@@ -37,7 +37,9 @@ def test_rows_hold_the_slowest_and_busiest_rank_and_judge_the_pick():
     assert planner.params["formula_pick_over_fastest"] == pytest.approx(4.0)
     lines = verdict(list(rows.values()))
     assert lines[0].startswith("planner's pick fastest or within 5 % of it: 1 of 1 gradients (0 by formulas")
-    assert "2 of 2" in lines[1]
+    assert lines[1] == "planner's pick slower than dense by more than 5 %: 0 of 1"
+    assert planner.params["pick_over_dense"] == pytest.approx(0.25)
+    assert "2 of 2" in lines[2]
     assert table(list(rows.values())).row_count == 2
 
 
@@ -73,7 +75,11 @@ def test_an_unknown_scheme_names_the_nearest():
 def test_schemes_are_timed_and_metered_over_loopback():
     wanted = [POINT.model_copy(update={"rows": 400}), POINT.model_copy(update={"rows": 600, "width": 1})]
     schemes = ("dense", "agsparse")
-    rows = run_sync(wanted, schemes=schemes, repeats=2, launch=lambda hosts, rate: Loopback(hosts))
+    told = []
+    rows = run_sync(
+        wanted, schemes=schemes, repeats=2, launch=lambda hosts, rate: Loopback(hosts), on_rows=told.extend
+    )
+    assert told == rows
     timed = [r for r in rows if r.metric == "reduce_s"]
     assert {(r.case, r.method) for r in timed} == {(p.name, s) for p in wanted for s in schemes}, rows
     assert all(r.repeats == 2 * MORE for r in timed), "short reductions are repeated more often"

@@ -94,12 +94,12 @@ def sync(
     rows: Annotated[int, typer.Option(help="Rows of the gradient.")] = 50_000,
     width: Annotated[int, typer.Option(help="Elements in a row; 1 is element sparsity.")] = 64,
     density: Annotated[str, typer.Option(help="Comma-separated fractions of rows that a worker touches.")] = "0.1",
-    skew: Annotated[str, typer.Option(help="zipf, uniform or both: zipf,uniform.")] = "zipf",
+    skew: Annotated[str, typer.Option(help="Comma-separated: zipf, uniform, blocky (runs of rows).")] = "zipf",
     rate: Annotated[str, typer.Option(help="Comma-separated rates of the links.")] = "100mbit",
     schemes: Annotated[str, typer.Option(help="Comma-separated; the whole catalogue unless given.")] = "",
     repeats: Annotated[int, typer.Option(help="Timed reductions of each scheme.")] = 5,
     dilation: Annotated[str, typer.Option(help="Slow the links with the shared cores: auto, or a factor.")] = "1",
-    grid: Annotated[bool, typer.Option("--grid", help="The 40 points on which the planner is judged.")] = False,
+    grid: Annotated[bool, typer.Option("--grid", help="The 144 points on which the planner is judged.")] = False,
     seed: Annotated[int, typer.Option(help="Of the synthetic gradients.")] = 0,
     quick: QUICK = False,
     json: JSON = None,
@@ -124,9 +124,8 @@ def sync(
     found = bench.run_sync(
         points, schemes=_words(schemes), repeats=repeats, dilation=_dilation(dilation), seed=seed,
         on_group=lambda text: console.print(text, highlight=False),
+        on_rows=(lambda *_: None) if json is None else (lambda rows: append(json, rows)),
     )  # fmt: skip
-    if json is not None:
-        append(json, found)
     console.print(bench.table(found))
     for line in bench.verdict(found):
         console.print(line, highlight=False)
