@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     bench = typer.Typer(no_args_is_help=True, help="Compare methods and schemes over shaped links.")
     bench.command("e2e")(e2e)
     bench.command("sync")(sync)
+    bench.command("codecs")(codecs)
     app.add_typer(bench, name="bench")
 
 
@@ -129,6 +130,33 @@ def sync(
     console.print(bench.table(found))
     for line in bench.verdict(found):
         console.print(line, highlight=False)
+    _end(found, json)
+
+
+def codecs(
+    elements: Annotated[int, typer.Option(help="Elements of the tensor whose places are packed.")] = 4_000_000,
+    density: Annotated[str, typer.Option(help="Comma-separated fractions that are there.")] = "0.001,0.01,0.1",
+    codecs: Annotated[str, typer.Option(help="Comma-separated; the whole catalogue unless given.")] = "",
+    repeats: Annotated[int, typer.Option(help="Timed rounds of each codec.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the places and of the gradient.")] = 0,
+    json: JSON = None,
+) -> None:
+    """Pack and unpack random places and a real gradient's values by every codec: bits, speed, error."""
+    from rich.console import Console
+
+    from omnizen.bench import codecs as bench
+    from omnizen.bench.rows import append
+
+    if json is not None:
+        append(json, [])
+    console = Console()
+    found = bench.run_codecs(
+        elements=elements, densities=_numbers(density, "--density", float), names=_words(codecs), repeats=repeats,
+        seed=seed, on_case=lambda text: console.print(text, highlight=False),
+    )  # fmt: skip
+    if json is not None:
+        append(json, found)
+    console.print(bench.table(found))
     _end(found, json)
 
 
