@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
+from omnizen.cli import curves
 from omnizen.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
     bench.command("e2e")(e2e)
     bench.command("sync")(sync)
     bench.command("codecs")(codecs)
+    curves.register(bench)
     app.add_typer(bench, name="bench")
 
 

@@ -1,0 +1,1 @@
+"""What lossy schemes cost in accuracy: loss against steps and against bytes, on real data."""
