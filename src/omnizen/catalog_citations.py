@@ -54,6 +54,11 @@ PARALLAX = """@inproceedings{kim2019parallax,
   author = {Kim, Soojeong and Yu, Gyeong-In and Park, Hojin and Cho, Sungwoo and Jeong, Eunji and Ha, Hyeonmin and
     Lee, Sanha and Jeong, Joo Seong and Chun, Byung-Gon},
   booktitle = {Proceedings of the Fourteenth EuroSys Conference}, year = {2019}, note = {arXiv:1808.02621}}"""
+PACTRAIN = """@inproceedings{wang2025pactrain,
+  title = {{PacTrain}: Pruning and Adaptive Sparse Gradient Compression for Efficient Collective Communication in
+    Distributed Deep Learning},
+  author = {Wang, Yisu and Wu, Ruilong and Li, Xinjiao and Kutscher, Dirk},
+  booktitle = {Design Automation Conference (DAC)}, year = {2025}, note = {arXiv:2505.18563}}"""
 THC = """@inproceedings{li2024thc,
   title = {{THC}: Accelerating Distributed Deep Learning Using Tensor Homomorphic Compression},
   author = {Li, Minghao and Ben Basat, Ran and Vargaftik, Shay and Lao, ChonLam and Xu, Kevin and

@@ -5,6 +5,9 @@ from __future__ import annotations
 from omnizen import catalog_citations as citations
 from omnizen.catalog_rows import CodecRow, ReducerRow
 
+_UNPLANNED = ()
+"""A support is the model's, which no measured pattern tells: never the planner's choice."""
+
 SUMMED: dict[str, ReducerRow] = {
     "powersgd": ReducerRow(
         factory="reducers.powersgd:powersgd_scheme",
@@ -28,6 +31,21 @@ SUMMED: dict[str, ReducerRow] = {
         saves="9/10 of the bytes on any number of ranks; costs hashing every element, and a second exchange",
         citation=citations.SKETCHED_SGD,
         kinds=("dense",),
+        lossy=True,
+    ),
+    "compact": ReducerRow(
+        factory="reducers.compact:compact",
+        summary="the elements of a support that ranks share, without indices: for pruned models",
+        saves="what is zero on all ranks; costs a look at every element, and everything until a support is known",
+        citation=citations.PACTRAIN,
+        kinds=_UNPLANNED,
+    ),
+    "compact-ternary": ReducerRow(
+        factory="reducers.compact:ternary_scheme",
+        summary="the same with three levels an element, chosen by chance, in fields wide enough for their sum",
+        saves="7 of 8 bytes of those elements on up to 7 ranks; costs variance",
+        citation=citations.PACTRAIN,
+        kinds=_UNPLANNED,
         lossy=True,
     ),
 }

@@ -75,7 +75,7 @@ def tables(model: nn.Module) -> list[Table]:
 def by_scheme(model: nn.Module, scheme: str, values: str = "float32", dense_below: int = DENSE_BELOW) -> Routing:
     """Use one scheme for every embedding and dense all-reduce for the rest.
 
-    A scheme that loses something and takes dense gradients is meant for all parameters but small ones.
+    A scheme that makes dense gradients smaller is meant for all parameters but small ones.
     """
     if shortens(make_reducer(scheme, values)):
         return by_patterns(model, {"*": scheme}, values, dense_below)
@@ -112,8 +112,8 @@ def by_patterns(
 
 
 def shortens(reducer: Reducer) -> bool:
-    """Whether a reducer makes dense gradients smaller by losing something."""
-    return not reducer.exact and Dense in reducer.takes and reducer.name != "dense"
+    """Whether a reducer makes dense gradients smaller, by losing something or by leaving out zeros."""
+    return reducer.name != "dense" and Dense in reducer.takes and (not reducer.exact or Sparse not in reducer.takes)
 
 
 def make_reducer(scheme: str, values: str) -> Reducer:
@@ -122,7 +122,7 @@ def make_reducer(scheme: str, values: str) -> Reducer:
 
     made = catalog.reducer(scheme)  # refuses an unknown name
     row = catalog.REDUCERS.get(scheme)
-    as_they_are = scheme == "dense" or row is None or row.lossy
+    as_they_are = scheme == "dense" or row is None or row.lossy or Sparse not in made.takes
     return made if as_they_are else catalog.reducer(scheme, values=values)
 
 

@@ -43,6 +43,7 @@ from omnizen.train.sync import Engine, Reduction
 if TYPE_CHECKING:
     from omnizen.measure.facts import Facts
     from omnizen.plan.plan import Plan
+    from omnizen.sparse.masks import Masks
 
 Optimizers = TypeVar("Optimizers", bound="Optimizer | Sequence[Optimizer]")
 
@@ -214,6 +215,28 @@ class Run:
     def set_batch_weight(self, weight: float) -> None:
         """Say how much the next synchronised gradient weighs, e.g. its number of tokens; before ``backward``."""
         self._weight_given = not_negative(weight, "the weight of a batch")
+
+    def prune(self, density: float, scores: Mapping[str, Tensor] | None = None, *, scope: str = "global") -> Masks:
+        """Keep the best weights, zero the others and their gradients from now on; called by all ranks.
+
+        With ``plan="compact"`` only the gradients of kept weights travel. Masks are not part of a checkpoint: give
+        them to ``use_masks`` after ``prepare``.
+
+        Args:
+            density: fraction of weights to keep, in (0, 1].
+            scores: by parameter name, higher is better (``omnizen.sparse.pruning``); averaged over ranks.
+                Magnitudes unless given.
+            scope: "global", or "layer" for the same fraction of each parameter.
+        """
+        from omnizen.train import pruned
+
+        return pruned.prune(self, density, scores, scope)
+
+    def use_masks(self, masks: Masks) -> None:
+        """Train under these masks, the same on all ranks (checked by digest); called by all ranks."""
+        from omnizen.train import pruned
+
+        pruned.use_masks(self, masks)
 
     def log(self, *, loss: float | Tensor) -> None:
         """Record the loss of the step under way, or of the one that just ended."""

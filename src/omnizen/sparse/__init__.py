@@ -1,0 +1,1 @@
+"""Which weights exist: scores, masks, pruning."""
