@@ -5,9 +5,9 @@ import torch
 
 from omnizen import catalog
 from omnizen.errors import UserError
-from omnizen.laws.reducer import busiest, measured_pattern
+from omnizen.laws.reducer import busiest, measured_pattern, zipf_contributions
 from omnizen.laws.trial import Trials
-from omnizen.reducers.blocks import cut, put_back, rows_in_block, touched_blocks
+from omnizen.reducers.blocks import cut, put_back, rows_in_block, share_beyond, touched_blocks
 from omnizen.reducers.contribution import as_tensor
 from omnizen.types import Dense, Sparse, Sparsity
 
@@ -120,6 +120,21 @@ def test_runs_of_rows_cost_less_than_scattered_ones():
             # Neighbouring blocks lie in different lanes, which few blocks do only by chance.
             off = 0.2 if name == "omnireduce-streaming" else 0.0
             assert said.rx_bytes == pytest.approx(busiest(reduced(name, inputs)).rx_bytes, rel=off), name
+
+
+def test_streaming_is_predicted_where_the_first_burst_carries_what_everybody_has():
+    inputs = zipf_contributions(Sparse, 4, num_rows=20_000, rows=2_000, width=64)
+    said = catalog.reducer("omnireduce-streaming").traffic(measured_pattern(inputs), 4)
+    seen = busiest(reduced("omnireduce-streaming", inputs))
+    assert said.rx_bytes == pytest.approx(seen.rx_bytes, rel=0.03)
+
+
+def test_blocks_beyond_a_place_follow_the_profile():
+    assert share_beyond((), 100, 5, 0.25) == 0.75
+    assert share_beyond((10.0, 10.0, 0.0, 0.0), 40, 1, 0.25) == 0.5
+    assert share_beyond((10.0, 10.0, 0.0, 0.0), 40, 1, 0.375) == 0.25
+    assert share_beyond((10.0, 5.0), 20, 2, 0.5) == pytest.approx(0.75 / 1.75)
+    assert share_beyond((0.0, 0.0), 20, 2, 0.5) == 0.5
 
 
 def test_blocks_that_were_not_measured_are_taken_to_be_drawn_independently():

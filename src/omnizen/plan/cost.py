@@ -11,11 +11,16 @@ from dataclasses import dataclass
 
 from omnizen.plan.links import LinkModel
 from omnizen.protocols import Reducer
+from omnizen.reducers.blocks import BLOCK_ELEMENTS, rows_in_block, touched_blocks
+from omnizen.reducers.parameter_server import PARTITIONS
+from omnizen.reducers.ranges import rows_by_range
 from omnizen.types import Sparsity, Traffic
 
 INDEX_BYTES = 8
 """Indices are int64 while they are merged, whatever travels."""
 WIRE_INDEX_BYTES = 4
+PAIRWISE = ("agsparse", "sparcml-split", "sparcml-split-dense", "parameter-server", "omnireduce-streaming")
+"""Schemes in which every rank sends to every other one in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,9 @@ def _bytes_in_turn(reducer: Reducer, pattern: Sparsity, size: int, traffic: Traf
 def _bandwidth(scheme: str, links: LinkModel) -> float:
     if scheme == "dense":
         return links.ring_bytes_per_s
-    if scheme == "agsparse" or scheme.startswith("zen"):
+    if scheme == "omnireduce":  # numbers of blocks to all, and then a ring
+        return min(links.ring_bytes_per_s, links.spread_bytes_per_s)
+    if scheme in PAIRWISE or scheme.startswith("zen"):
         return links.spread_bytes_per_s
     return links.slowest_bytes_per_s  # recursive doubling, and whatever we know nothing about
 
@@ -160,4 +167,17 @@ def work(scheme: str, pattern: Sparsity, size: int, traffic: Traffic) -> Work:
             bits=(1 + 1 / size) * pattern.num_rows,
             located_rows=0.0 if "cyclic" in scheme else union / size,
         )
+    if scheme in ("sparcml-split", "sparcml-split-dense"):
+        # Split one's own rows, add up the range that has most of them, and append the sums of the others.
+        hottest = max(rows_by_range(pattern, size, size)[0])
+        return Work(merged_rows=size * hottest, copied_bytes=(own + union) * row_bytes)
+    if scheme == "parameter-server":
+        partitions = rows_by_range(pattern, PARTITIONS, size)[0]
+        hottest = max(sum(partitions[server::size]) for server in range(size))
+        return Work(merged_rows=size * hottest + union, copied_bytes=own * row_bytes)
+    if scheme.startswith("omnireduce"):
+        # Own blocks are filled and copied, the union's are summed, divided, scanned for zero rows and put together.
+        mine, all_blocks = touched_blocks(pattern, BLOCK_ELEMENTS, size)
+        block_bytes = rows_in_block(pattern.width) * row_bytes
+        return Work(copied_bytes=(2 * mine + 6 * all_blocks) * block_bytes)
     return Work(merged_rows=traffic.rx_bytes / (row_bytes + INDEX_BYTES))

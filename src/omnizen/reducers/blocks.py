@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -106,3 +108,20 @@ def touched_blocks(pattern: Sparsity, elements: int, size: int) -> tuple[float, 
         return 0.0, 0.0
     covered = pattern.union_rows(size) / pattern.num_rows
     return count * (1 - (1 - pattern.density) ** rows), count * (1 - (1 - covered) ** rows)
+
+
+def share_beyond(profile: Sequence[float], num_rows: int, rows: int, place: float) -> float:
+    """Return the share of the touched blocks that lie beyond a place in the tensor.
+
+    Args:
+        profile: rows in each of some equal ranges; empty counts as even.
+        rows: rows of a block.
+        place: fraction of the tensor that lies before.
+    """
+    wide = num_rows / max(1, len(profile))
+    touched = [1 - (1 - min(1.0, there / wide)) ** rows for there in profile]
+    if not sum(touched):
+        return 1 - place
+    cell, part = divmod(place * len(profile), 1)
+    before = sum(touched[: int(cell)]) + part * sum(touched[int(cell) : int(cell) + 1])
+    return 1 - before / sum(touched)

@@ -22,6 +22,7 @@ from omnizen.reducers.blocks import (
     num_blocks,
     put_back,
     rows_in_block,
+    share_beyond,
     touched_blocks,
 )
 from omnizen.reducers.contribution import checked, finite
@@ -125,8 +126,11 @@ class OmniReduceStreaming:
         own, union = touched_blocks(pattern, self.block, size)
         itemsize = pattern.itemsize if self.exact else min(2, pattern.itemsize)
         a_block = rows * pattern.width * itemsize + index_bytes(count + 1)
-        beyond = (count - lanes) / count  # the share of blocks that the first burst does not carry anyway
-        push, pull = (lanes + blocks * beyond for blocks in (own, union))
+        profiles = (pattern.own_profile, pattern.union_profile)  # the first burst carries the first blocks anyway
+        push, pull = (
+            lanes + blocks * share_beyond(profile, pattern.num_rows, rows, lanes / count)
+            for blocks, profile in zip((own, union), profiles, strict=True)
+        )
         moved = (size - 1) / size * (push + pull) * a_block
         whole = Traffic(moved, moved, 0)
         for _ in range(_rounds(union, count, lanes)):

@@ -19,6 +19,8 @@ from omnizen.reducers.ranges import range_of, rows_by_range
 from omnizen.spans import span
 from omnizen.types import Contribution, Reduced, Sparse, Sparsity, State, Step, Traffic
 
+PARTITIONS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class ParameterServer:
@@ -36,7 +38,7 @@ class ParameterServer:
     Reference: Kim et al., "Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks", EuroSys 2019.
     """
 
-    partitions: int = 64
+    partitions: int = PARTITIONS
     values: str = "float32"
     name: ClassVar[str] = "parameter-server"
     takes: ClassVar[tuple[type[Contribution], ...]] = (Sparse,)
@@ -72,7 +74,7 @@ class ParameterServer:
         )  # fmt: skip
 
 
-def parameter_server(partitions: int = 64, values: str = "float32") -> ParameterServer:
+def parameter_server(partitions: int = PARTITIONS, values: str = "float32") -> ParameterServer:
     """Make the sparse parameter server; see ``ParameterServer``."""
     counted = checked_count(partitions, "partitions", "parameter-server")
     return ParameterServer(counted, checked_values(values, "parameter-server"))
