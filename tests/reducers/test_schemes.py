@@ -94,7 +94,10 @@ def test_the_planner_takes_a_lossy_scheme_only_when_it_is_named():
 
     facts = job(4, gradients=[GradientFacts(name="w", kind="dense", shape=(1000, 1000), dtype="float32")])
     assert make_plan(facts).tensors[0].scheme == "dense"
-    assert make_plan(facts, schemes=["dense", "onebit"]).tensors[0].scheme == "onebit"
+    short, whole = make_plan(facts, schemes=["dense", "onebit"]), make_plan(facts)
+    assert short.tensors[0].scheme == "onebit"
+    assert short.prediction.rx_bytes_per_step == pytest.approx(3 / 32 * 4e6, rel=0.01)
+    assert whole.prediction.rx_bytes_per_step == 1.5 * 4e6
 
 
 def test_unknown_settings_and_densities_are_refused():

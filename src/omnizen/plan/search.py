@@ -147,7 +147,8 @@ def _transfers(
     facts: Facts, links: LinkModel, rates: Rates, chosen: dict[str, Cost], bucket_bytes: int
 ) -> list[tuple[Transfer, Cost]]:
     backward_s = facts.step.backward_s if facts.step else 0.0
-    dense = [g for g in facts.gradients if g.kind == "dense"]
+    dense = [g for g in facts.gradients if g.kind == "dense" and chosen[g.name] == _whole(g, links, rates)]
+    bucketed = {g.name for g in dense}
     sizes = [g.nbytes for g in dense]
     total, done, ready_s, out = sum(sizes), 0, 0.0, []
     for bucket in fill_buckets(sizes, bucket_bytes):
@@ -162,10 +163,15 @@ def _transfers(
         ready_s = max(ready_s, backward_s * max(shares))  # a bucket waits for those before it
         out.append((Transfer(ready_s, cost.wire_s + cost.latency_s, cost.cpu_s), cost))
     for gradient in facts.gradients:
-        if gradient.kind != "dense":
+        if gradient.name not in bucketed:
             cost = chosen[gradient.name]
             out.append((Transfer(backward_s, cost.wire_s + cost.latency_s, cost.cpu_s), cost))
     return out
+
+
+def _whole(gradient: GradientFacts, links: LinkModel, rates: Rates) -> Cost:
+    """Return the cost of a dense gradient by the dense scheme; with another one it is in no bucket."""
+    return predict("dense", gradient.sparsity(), links.size, links, rates)
 
 
 def _choose_bucket_bytes(facts: Facts, links: LinkModel, rates: Rates, chosen: dict[str, Cost]) -> int:
