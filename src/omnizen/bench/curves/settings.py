@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omnizen.bench.curves.train import Setting
 
-STEP_SIZES = (0.003, 0.01, 0.04, 0.15)
+STEP_SIZES = (0.003, 0.01, 0.03, 0.1)
 """Of which each method takes the best."""
 FINE_SIZES = (0.001, 0.002, 0.005, 0.01, 0.02)
 """Of the comparison of detached with plain feedback, which turns on the largest step that each bears."""

@@ -1,0 +1,48 @@
+"""Methods written as text."""
+
+import pytest
+
+from omnizen import catalog
+from omnizen.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("topk(density=0.001)", "topk"),
+        ("topk(density=1e-3, memory=False)", "topk"),
+        ("qsgd(levels=3, norm='l2')", "qsgd"),
+        ("feedback(wangni)", "feedback(wangni)"),
+        ("feedback(selected(top-k(density=0.1), zen-bitmap), decay=0.5)", "feedback(selected(top-k, zen-bitmap))"),
+        ("selected(random-block, dense(values='bfloat16'))", "selected(random-block, dense)"),
+        ("gathered(paired(golomb, cast-bfloat16))", "gathered(golomb+cast-bfloat16)"),
+        ("two-way(ternary(density=0.05))", "two-way(ternary)"),
+        ("warmup(dense, topk, steps=10)", "warmup(dense, topk from 10)"),
+    ],
+)
+def test_texts_make_reducers(text, name):
+    assert catalog.reducer(text).name == name
+
+
+def test_settings_arrive():
+    assert catalog.reducer("selected(top-k(density=1e-3), agsparse)").selector.density == 1e-3
+    assert catalog.reducer("feedback(powersgd(rank=2), decay=0.5)").decay == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("topkk(density=0.1)", "did you mean 'topk'"),
+        ("selected(topk, agsparse)", "did you mean 'top-k'"),
+        ("gathered(golom)", "did you mean 'golomb'"),
+        ("topk(0.1)", "settings of topk need their names"),
+        ("topk(densty=0.1)", "topk has no such setting: .*densty"),
+        ("topk(density=other)", "settings are numbers"),
+        ("topk(density=0.1", "cannot be read as a method"),
+        ("(1)(2)", "is not made of names"),
+        ("topk(density=7)", "density is the fraction that is kept"),
+    ],
+)
+def test_what_cannot_be_made_is_one_sentence(text, sentence):
+    with pytest.raises(UserError, match=sentence):
+        catalog.reducer(text)
