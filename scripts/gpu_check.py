@@ -15,10 +15,13 @@ import omnizen as oz
 from omnizen.bench.cases.lm import LmCase
 from omnizen.data.tokens import TokenCorpus
 from omnizen.kernels.bits import pack_bits, unpack_bits
+from omnizen.kernels.compaction import compact
+from omnizen.kernels.largest import largest
+from omnizen.kernels.magnitudes import sample_magnitudes
 from omnizen.kernels.merge import merge
 from omnizen.kernels.nonzero_rows import nonzero_rows
 from omnizen.kernels.owner import cyclic_owner, hash_owner
-from omnizen.kernels.partition import partition
+from omnizen.kernels.partition import hash_divide, partition
 from omnizen.kernels.spec import Kernel
 from omnizen.lab.local import run_local
 
@@ -34,6 +37,11 @@ def kernel_inputs(size: int) -> Iterator[tuple[Kernel, tuple]]:
     yield hash_owner, (rows, 7, 3)
     yield cyclic_owner, (rows, 7, 0)
     yield partition, (hash_owner.run("reference", rows, 7, 3), 7)
+    yield hash_divide, (rows, 7, 3, torch.int32)
+    yield compact, (values.view(-1), 1.5, size)
+    yield largest, (values.view(-1), size // 100)
+    if size:
+        yield sample_magnitudes, (values.view(-1), max(1, size // 50), 3)
     yield pack_bits, (rows, 4 * size + 1)
     yield unpack_bits, (pack_bits.run("reference", rows, 4 * size + 1),)
     yield nonzero_rows, (torch.where(torch.rand(size, 1, generator=rng) < 0.1, values, 0.0),)

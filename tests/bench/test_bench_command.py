@@ -24,6 +24,12 @@ from omnizen.errors import UserError
         (["e2e", "--methods", ","], "no method to run"),
         (["sync", "--hosts", ""], "nothing to reduce"),
         (["sync", "--density", ","], "nothing to reduce"),
+        (["kernels", "--numel", "0"], "numel must be at least 1, got 0"),
+        (["kernels", "--density", "1.5"], "density must be above 0 and at most 1, got 1.5"),
+        (["kernels", "--data", "norml"], "did you mean 'normal'"),
+        (["kernels", "--owners", "two"], "comma-separated numbers"),
+        (["kernels", "--owners", "0"], "owners must be at least 1, got 0"),
+        (["kernels", "--data", "", "--owners", ""], "nothing to measure"),
     ],
 )
 def test_bad_input_is_one_clear_error_before_anything_starts(arguments, says):
@@ -39,7 +45,7 @@ def test_help_names_the_options():
         assert option in result.output
 
 
-@pytest.mark.parametrize("command", ["e2e", "sync"])
+@pytest.mark.parametrize("command", ["e2e", "sync", "kernels"])
 def test_a_file_of_rows_that_cannot_be_written_is_found_before_anything_runs(command, tmp_path):
     result = CliRunner().invoke(app, ["bench", command, "--json", str(tmp_path)])
     assert isinstance(result.exception, IsADirectoryError)

@@ -23,7 +23,7 @@ class Row:
     """One measured number.
 
     Args:
-        bench: ``e2e`` or ``sync``.
+        bench: ``e2e``, ``sync`` or ``kernels``.
         case: model and data, or the pattern of a synthetic gradient.
         method: ``ddp``, ``omnizen``, ... or a reducer's name.
         hosts: workers, one a host.

@@ -1,4 +1,4 @@
-"""``omnizen bench``: our methods beside the field's, and every reduction scheme beside the planner's pick."""
+"""``omnizen bench``: our methods beside the field's, every scheme beside the plan's pick, kernels beside torch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ QUICK = Annotated[bool, typer.Option("--quick", help="Few steps and few methods:
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    bench = typer.Typer(no_args_is_help=True, help="Compare methods and schemes over shaped links.")
+    bench = typer.Typer(no_args_is_help=True, help="Compare methods and schemes over shaped links, and kernels.")
     bench.command("e2e")(e2e)
     bench.command("sync")(sync)
     bench.command("codecs")(codecs)
     curves.register(bench)
+    bench.command("kernels")(kernels)
     app.add_typer(bench, name="bench")
 
 
@@ -159,6 +160,42 @@ def codecs(
     if json is not None:
         append(json, found)
     console.print(bench.table(found))
+    _end(found, json)
+
+
+def kernels(
+    numel: Annotated[int, typer.Option(help="Elements to select from.")] = 10_000_000,
+    density: Annotated[float, typer.Option(help="Fraction of them to keep.")] = 0.01,
+    data: Annotated[str, typer.Option(help="Their distributions: normal, laplace or both.")] = "normal,laplace",
+    rows: Annotated[int, typer.Option(help="Row numbers to divide by hash.")] = 1_000_000,
+    owners: Annotated[str, typer.Option(help="Comma-separated numbers of owners to divide them among.")] = "4,8",
+    repeats: Annotated[int, typer.Option(help="Timed calls of each method, in turn with the others.")] = 9,
+    seed: Annotated[int, typer.Option(help="Of the data.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the data: ends within some seconds.")] = False,
+    json: JSON = None,
+) -> None:
+    """Time the inner loops on one core beside torch's own ways, and say how good the selection is."""
+    from rich.console import Console
+
+    from omnizen.bench import kernels as bench
+    from omnizen.bench.rows import append
+
+    share = 10 if quick else 1
+    settings = bench.Settings(
+        numel=numel // share, density=density, data=tuple(_words(data)), rows=rows // share,
+        owners=tuple(_numbers(owners, "--owners", int)), repeats=repeats, seed=seed,
+    )  # fmt: skip
+    if not settings.data and not settings.owners:
+        raise UserError("there is nothing to measure: --data or --owners needs a value")
+    if json is not None:
+        append(json, [])
+    console = Console()
+    found = bench.run_kernels(settings, on_case=lambda text: console.print(text, highlight=False))
+    if json is not None:
+        append(json, found)
+    console.print(bench.table(found))
+    for line in bench.verdict(found):
+        console.print(line, highlight=False)
     _end(found, json)
 
 

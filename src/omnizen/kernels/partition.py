@@ -40,7 +40,10 @@ partition: Kernel[[Tensor, int], tuple[Tensor, Tensor]] = Kernel(
 """``partition(groups [k] int64 in [0, n), n) -> (order [k], counts [n])``: positions by group, stable within."""
 
 hash_divide: Kernel[[Tensor, int, int, torch.dtype], Divided] = Kernel(
-    "hash_divide", _hash_divide, cpu="omnizen.kernels.cpu.partition:hash_divide"
+    "hash_divide",
+    _hash_divide,
+    cpu="omnizen.kernels.cpu.partition:hash_divide",
+    gpu="omnizen.kernels.gpu.partition:hash_divide",
 )
 """``hash_divide(rows [k] int64, n, seed, dtype) -> Divided``: ``partition(hash_owner(rows, n, seed), n)`` in one.
 

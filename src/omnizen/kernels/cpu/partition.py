@@ -56,8 +56,8 @@ def hash_divide(rows: Tensor, n: int, seed: int, dtype: torch.dtype) -> Divided:
     numbers = rows.contiguous().numpy()
     owners = scratch("owners", k, np.uint16 if n <= 2**16 else np.int64)
     owners_into(numbers, n, seed, owners)
-    order, counts = torch.empty(k, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
-    placed = torch.empty(k, dtype=dtype)
-    _place(owners, order.numpy(), counts.numpy())
-    _take(numbers, order.numpy(), placed.numpy())  # apart from placing, which already writes to many places in turn
-    return Divided(order, placed, counts)
+    order, counts = np.empty(k, np.int64), np.zeros(n, np.int64)
+    placed = np.empty(k, np.int32 if dtype == torch.int32 else np.int64)
+    _place(owners, order, counts)
+    _take(numbers, order, placed)  # apart from placing, which already writes to many places in turn
+    return Divided(torch.from_numpy(order), torch.from_numpy(placed), torch.from_numpy(counts))
