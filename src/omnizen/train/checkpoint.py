@@ -13,6 +13,7 @@ import pickle
 import random
 import re
 import shutil
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 VERSION = 3
+_TURNS = threading.Lock()
 _OURS = re.compile(r"shared|shared\.pt|rank\d+\.pt")
 """Names of all that is in a checkpoint."""
 
@@ -225,8 +227,11 @@ def _on_everyone(run: Run, work: Callable[[], T]) -> T:
 
 @contextmanager
 def _by_one_process() -> Iterator[None]:
-    """Leave out torch's warning that no_dist means one process; that is what we mean."""
-    with warnings.catch_warnings():
+    """Leave out torch's warning that no_dist means one process; that is what we mean.
+
+    Filters of warnings are the process's, so ranks that are threads of one take turns.
+    """
+    with _TURNS, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
         yield
 
