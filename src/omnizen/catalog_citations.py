@@ -142,3 +142,7 @@ OK_TOPK = """@inproceedings{li2022near,
   author = {Li, Shigang and Hoefler, Torsten},
   booktitle = {Proceedings of the 27th ACM SIGPLAN Symposium on Principles and Practice of Parallel Programming},
   year = {2022}, note = {arXiv:2201.07598}}"""
+SIGNSGD = """@inproceedings{bernstein2018signsgd,
+  title = {{signSGD}: Compressed Optimisation for Non-Convex Problems},
+  author = {Bernstein, Jeremy and Wang, Yu-Xiang and Azizzadenesheli, Kamyar and Anandkumar, Animashree},
+  booktitle = {International Conference on Machine Learning}, year = {2018}}"""

@@ -82,6 +82,14 @@ LOSSY: dict[str, ReducerRow] = {
         "31 of 32 bits on few ranks; costs n - 1 ranks' signs",
         citations.FEEDBACK,
     ),
+    "signsgd": ReducerRow(
+        factory="reducers.majority:majority",
+        summary="signs that most ranks have, by vote",
+        saves="29 of 32 bits on any number of ranks; its steps have one size, whatever the gradient's",
+        citation=citations.SIGNSGD,
+        kinds=("dense",),
+        lossy=True,
+    ),
     "qsgd": _scheme(
         "qsgd_scheme",
         "15 levels a value, chosen by chance, unbiased",

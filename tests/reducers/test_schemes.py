@@ -16,8 +16,8 @@ LAYOUT = Layout.of([("weight", (60, 50)), ("bias", (500,))])
 
 
 def test_grace_s_names_are_there_and_marked():
-    names = {*BITS, "stc"}
-    assert names == set(LOSSY)
+    names = {*BITS, "stc", "signsgd"}
+    assert names <= set(LOSSY)
     for name in names:
         assert catalog.REDUCERS[name].lossy
         assert "dense" in catalog.REDUCERS[name].kinds

@@ -39,12 +39,15 @@ WITHOUT = {
     "terngrad": "terngrad",
     "natural": "natural",
     "wangni": "wangni",
+    "signsgd": "signsgd",
     "ok-topk without feedback": "ok-topk",
     "powersgd without feedback": "powersgd(memory=False)",
     "count-sketch without feedback": "count-sketch(memory=False)",
     "shared-scale without feedback": "shared-scale(memory=False)",
 }
 """Curves without: name to plan."""
+VOTED_SIZES = (0.0001, 0.0003, 0.001, 0.003)
+"""Of a vote, whose steps have one size."""
 OWN_MOMENTUM = ("dgc", "sbc")
 """Schemes that keep momentum themselves."""
 DETACHED = {
@@ -58,7 +61,7 @@ def settings_of(name: str) -> list[Setting]:
     """Return one setting for each step size that a curve may take."""
     plans = {"dense": "dense"} | WITH | WITHOUT | DETACHED
     own = name in OWN_MOMENTUM or name in DETACHED
-    sizes = FINE_SIZES if name in DETACHED else STEP_SIZES
+    sizes = FINE_SIZES if name in DETACHED else VOTED_SIZES if name == "signsgd" else STEP_SIZES
     return [Setting(method=name, plan=plans[name], lr=lr, momentum=0.0 if own else 0.9) for lr in sizes]
 
 
