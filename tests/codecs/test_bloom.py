@@ -72,6 +72,17 @@ def test_conflict_sets_lose_far_less_than_chance():
     assert by_sets < by_chance / 5
 
 
+def test_the_middle_of_the_range_is_what_a_filter_takes():
+    rows = random_rows(300_000, 0.01)
+    for name in POLICIES:
+        codec = catalog.codec(name)
+        low, high = codec.nbytes(Sparsity(300_000, 1, rows.indices.numel() / 300_000))
+        for n in range(5):
+            nbytes = codec.encode(rows, Step(n)).nbytes
+            assert low <= nbytes <= high
+            assert nbytes == pytest.approx((low + high) / 2, rel=0.02)
+
+
 def test_what_p1_loses_changes_from_step_to_step():
     rows = random_rows(20_000, 0.01)
     sums = sum(through("bloom-p1", rows, n).to_dense() for n in range(60)).view(-1)[rows.indices]

@@ -122,14 +122,21 @@ class Bloom(Pipeable):
         return Sparse(found, values, packed.meta[0])
 
     def nbytes(self, pattern: Sparsity) -> tuple[float, float]:
-        """Return the least bytes, and more than a filter lets through in a million steps."""
+        """Return the least and the most bytes that one filter in a million takes, for finite values.
+
+        Under p0 both are as far from what it takes on average. Under p1 and p2 as many rows travel as there are.
+        """
         count = round(pattern.rows)
         bits, hashes = filter_size(count, pattern.num_rows, self.share)
-        fuller = math.exp(5 * hashes * 0.56 / math.sqrt(bits)) if bits else 1  # more bits are set than on average
-        wrong = self.share * count * fuller
-        most = min(pattern.num_rows, count + wrong + 5 * math.sqrt(wrong) + 5) if count else 0
         width, size = pattern.width * pattern.itemsize, -(-bits // 8)
-        return count * width + size, most * width + size
+        low = high = float(count * width + size)
+        if self.policy == "p0" and count:
+            wrong = self.share * count
+            fuller = math.exp(5 * hashes * 0.56 / math.sqrt(bits))  # more bits are set than on average
+            spread = wrong * (fuller - 1) + 5 * math.sqrt(wrong * fuller) + 5
+            low += max(0, wrong - spread) * width
+            high = min(pattern.num_rows, count + wrong + spread) * width + size
+        return low, high
 
     def _found(self, bits: Tensor, meta: tuple[int, ...]) -> Tensor:
         """Return the rows that sender and receiver both find, ascending."""
