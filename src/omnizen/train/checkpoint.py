@@ -203,7 +203,7 @@ def _go_on(run: Run, path: Path, shared: dict[str, Any], own: dict[str, Any], fo
         run.engine.step = shared["step"]
         run.engine.buffers.finish()
         restore_own(run, own)
-        run.detached.keep()
+        run.detached.load_state_dict(own["detached"])
 
 
 def _check(shared: dict[str, Any], run: Run) -> None:
@@ -299,6 +299,7 @@ def own_state(run: Run) -> dict[str, Any]:
         "step": run.step,
         "usual_weight": run.engine.usual_weight,
         "reducers": {unit.name: state_dict(unit.state) for unit in run.engine.units},
+        "detached": run.detached.state_dict(),
         "python": list(random.getstate()[1]),
         "python_gauss": random.getstate()[2],
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, gauss],

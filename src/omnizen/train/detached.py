@@ -43,11 +43,10 @@ class Detached:
     """
 
     def __init__(self, engine: Engine, optimizers: Sequence[Optimizer]) -> None:
-        self._engine = engine
-        self._groups = {id(p): group for o in optimizers for group in o.param_groups for p in group["params"]}
+        self._engine, self._optimizers = engine, list(optimizers)
         buckets = [unit for unit in engine.units if isinstance(unit, DenseBucket)]
         with_momentum = [unit for unit in buckets if (found := find(unit.reducer)) is not None and found.momentum]
-        _check_momentum(with_momentum, self._groups)
+        _check_momentum(with_momentum, _of_groups(self._optimizers, "momentum"))
         if with_momentum and engine.alone:
             warnings.warn(
                 f"{with_momentum[0].reducer.name} keeps momentum where gradients are shortened; with one rank "
@@ -56,6 +55,8 @@ class Detached:
             )
         self._buckets = [] if engine.alone else [unit for unit in buckets if _ahead(unit)]
         self._kept = {id(p): p.detach().clone() for unit in self._buckets for p in unit.params}
+        self._step_sizes = _of_groups(self._optimizers, "lr")
+        """Those of the last step, by parameter: a schedule may have moved on since."""
         if self._buckets:
             for optimizer in optimizers:
                 optimizer.register_step_pre_hook(lambda *_: self.attach())
@@ -69,7 +70,27 @@ class Detached:
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Take the weights for x and move them to y."""
+        """Take the weights for x, after an optimizer step, and move them to y."""
+        self._step_sizes = _of_groups(self._optimizers, "lr")
+        self._leave()
+
+    def state_dict(self) -> dict[str, float]:
+        """Return the step sizes with which weights were moved, by parameter name."""
+        return {
+            slot.name: self._step_sizes.get(id(param), 0.0)
+            for unit in self._buckets
+            for slot, param in zip(unit.layout.slots, unit.params, strict=True)
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, step_sizes: dict[str, float]) -> None:
+        """Take the weights for x and move them to y, as ``state_dict`` says."""
+        for unit in self._buckets:
+            for slot, param in zip(unit.layout.slots, unit.params, strict=True):
+                self._step_sizes[id(param)] = step_sizes[slot.name]
+        self._leave()
+
+    def _leave(self) -> None:
         for param in self._params():
             self._kept[id(param)].copy_(param)
         self._move(lambda unit: _owed(unit), _ahead)
@@ -77,19 +98,22 @@ class Detached:
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Let the weights be x inside, equal on all ranks."""
-        self.attach()
-        try:
+        with self._as_before():
+            self.attach()
             yield
-        finally:
-            self.keep()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Let the weights be ``x - lr * mean of e`` inside (collective); gradients must not be taken there."""
-        before = [param.detach().clone() for param in self._params()]
         means = {unit.name: self._engine.call(lambda u=unit: self._mean_owed(u)) for unit in self._buckets}  # type: ignore[misc]
-        self.attach()
-        self._move(lambda unit: means[unit.name], lambda _: 1.0)
+        with self._as_before():
+            self.attach()
+            self._move(lambda unit: means[unit.name], lambda _: 1.0)
+            yield
+
+    @contextmanager
+    def _as_before(self) -> Iterator[None]:
+        before = [param.detach().clone() for param in self._params()]
         try:
             yield
         finally:
@@ -109,8 +133,8 @@ class Detached:
         for unit in self._buckets:
             flat = owed(unit)
             for slot, param in zip(unit.layout.slots, unit.params, strict=True):
-                lr = float(self._groups[id(param)]["lr"]) if id(param) in self._groups else 0.0
-                real(param.detach()).sub_(unit.layout.view(flat, slot).to(param.dtype), alpha=share(unit) * lr)
+                size = share(unit) * self._step_sizes.get(id(param), 0.0)
+                real(param.detach()).sub_(unit.layout.view(flat, slot).to(param.dtype), alpha=size)
 
 
 def _ahead(unit: DenseBucket) -> float:
@@ -123,10 +147,20 @@ def _owed(unit: DenseBucket) -> Tensor:
     return next(tensor for key, tensor in unit.state.slots.items() if key.split(".")[-1] == RESIDUAL)
 
 
-def _check_momentum(units: Sequence[DenseBucket], groups: dict[int, dict[str, object]]) -> None:
+def _of_groups(optimizers: Sequence[Optimizer], setting: str) -> dict[int, float]:
+    """Return a setting of the optimizers' groups for each parameter, by ``id``."""
+    return {
+        id(param): float(group.get(setting) or 0.0)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for param in group["params"]
+    }
+
+
+def _check_momentum(units: Sequence[DenseBucket], momentum: dict[int, float]) -> None:
     for unit in units:
         for slot, param in zip(unit.layout.slots, unit.params, strict=True):
-            if groups.get(id(param), {}).get("momentum"):
+            if momentum.get(id(param)):
                 raise UserError(
                     f"{unit.reducer.name} keeps the momentum of {slot.name} itself, before it leaves anything out; "
                     "give the optimizer momentum=0 (and the scheme its momentum)"
