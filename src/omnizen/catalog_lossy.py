@@ -25,9 +25,9 @@ LOSSY: dict[str, ReducerRow] = {
         citations.TOP_K,
     ),
     "ok-topk": ReducerRow(
-        factory="reducers.ok_topk:ok_topk",
-        summary="the largest sums of what ranks select, by regions that hold equally much",
-        saves="all but 1 element in 100 on any number of ranks; costs two exchanges, and needs error feedback",
+        factory="reducers.ok_topk:ok_topk_scheme",
+        summary="the largest sums of what ranks select, by regions that hold equally much, with error feedback",
+        saves="all but 1 element in 100 on any number of ranks; costs two exchanges and a search now and then",
         citation=citations.OK_TOPK,
         kinds=("dense",),
         lossy=True,

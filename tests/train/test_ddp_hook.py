@@ -34,7 +34,7 @@ def state_on(comm, scheme: str = "zen-coo") -> HookState:
     return HookState(comm, make_reducer(scheme, "float32"), make_reducer("dense", "float32"), Wire("test"))
 
 
-@pytest.mark.parametrize("scheme", ["dense", "zen-coo", "zen-bitmap"])
+@pytest.mark.parametrize("scheme", ["dense", "zen-coo", "zen-bitmap", "omnireduce", "parameter-server"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
 def test_buckets_come_back_in_their_own_form(scheme: str, dtype: torch.dtype) -> None:
     def body(comm):

@@ -13,7 +13,10 @@ from omnizen.strategies.sync import sync
 from omnizen.train.run import Run
 from tests.train.helpers import alone, assert_close, assert_equal, on_ranks, together, weights
 
-SCHEMES = ["dense", "agsparse", sync("zen-coo")]
+SCHEMES = [
+    "dense", "agsparse", sync("zen-coo"), "sparcml-split-dense", "omnireduce", "omnireduce-streaming",
+    "parameter-server",
+]  # fmt: skip
 
 
 class TwoTables(nn.Module):

@@ -17,6 +17,8 @@ from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
 from omnizen.reducers.blocks import checked_count
 from omnizen.reducers.contribution import checked
+from omnizen.reducers.feedback import feedback
+from omnizen.reducers.named import Named, named
 from omnizen.selectors.given import checked_density, num_kept
 from omnizen.spans import span
 from omnizen.types import Contribution, Dense, Parts, Reduced, Sparse, Sparsity, State, Step, Traffic
@@ -47,8 +49,8 @@ class OkTopk:
     - balance and all-gather: what the owners keep is dealt out in equal contiguous parts, which a ring then
       carries. Balancing is part of every step here; two of the authors' three trainers leave it out.
 
-    What a rank sent is what it selected and all kept; put error feedback around it. Indices are integers. The first
-    dense steps of the authors' trainers are ``warmup(dense(), ok_topk(), steps)``.
+    What a rank sent is what it selected and all kept; error feedback belongs around it. Indices are integers. The
+    first dense steps of the authors' trainers are ``warmup(dense(), ok_topk(), steps)``.
 
     Args:
         density: fraction of elements to keep, in (0, 1].
@@ -231,3 +233,9 @@ def ok_topk(density: float = 0.01, reuse: int = 32, repartition: int = 64) -> Ok
         checked_count(reuse, "reuse", who),
         checked_count(repartition, "repartition", who),
     )
+
+
+def ok_topk_scheme(density: float = 0.01, reuse: int = 32, repartition: int = 64, memory: bool = True) -> Named:
+    """Ok-Topk with error feedback, unless ``memory`` is False."""
+    made = ok_topk(density, reuse, repartition)
+    return named(feedback(made) if memory else made, "ok-topk")
