@@ -18,7 +18,7 @@ def best_split(count: int, num_rows: int) -> int:
 
     Example:
         >>> best_split(10_000, 1_000_000), best_split(1_000, 1_000_000)
-        (253, 232)
+        (252, 231)
     """
     if count == 0 or count >= num_rows:
         return 255

@@ -31,8 +31,8 @@ class Fp8(Quantised):
 
     Example:
         >>> from omnizen.types import Dense; codec = fp8()
-        >>> codec.decode(codec.encode(Dense(torch.tensor([448e6, 1e6])), Step(0))).values.div(1e6).round()
-        tensor([448.,   1.])
+        >>> codec.decode(codec.encode(Dense(torch.tensor([256.0, 3.0])), Step(0))).values
+        tensor([256.,   3.])
 
     Reference: Micikevicius et al., "FP8 Formats for Deep Learning", arXiv:2209.05433; shared powers of two as in
     Rouhani et al., "Microscaling Data Formats for Deep Learning", arXiv:2310.10537.
