@@ -196,3 +196,22 @@ def test_weights_are_untouched_by_keys() -> None:
         return before == list(weights(model))
 
     assert all(on_ranks(2, body))
+
+
+@pytest.mark.parametrize("plan", SCHEMES)
+def test_a_second_backward_is_added_to_the_average(plan) -> None:
+    torch.manual_seed(0)
+    model = nn.Embedding(9, 3, sparse=True, dtype=torch.float64)
+    ids = [torch.tensor([1, 2]), torch.tensor([2, 7])]
+
+    def twice(run: Run):
+        mine = copy.deepcopy(model)
+        run.prepare(mine, torch.optim.SGD(mine.parameters(), lr=0.1), plan=plan)
+        for _ in range(2):
+            mine(ids[run.rank]).square().sum().backward()
+        return {"grad": mine.weight.grad.to_dense()}
+
+    mine = copy.deepcopy(model)
+    sum(mine(i).square().sum() for i in ids).backward()
+    for result in on_ranks(2, twice):
+        assert_close(result, {"grad": mine.weight.grad.to_dense()})

@@ -54,6 +54,7 @@ def save(run: Run, folder: str | Path) -> None:
     target = Path(folder).resolve()
     if not target.name:
         raise UserError(f"{target} cannot be a checkpoint: give a folder of its own")
+    run.pulls.flush(state=True)
     partial, old = (target.with_name(f"{target.name}.{kind}") for kind in ("partial", "old"))
 
     def begin() -> None:
@@ -202,6 +203,7 @@ def _go_on(run: Run, path: Path, shared: dict[str, Any], own: dict[str, Any], fo
             run.follow(Plan.from_toml(shared["plan"], source=f"the plan in {path}"))
         run.engine.step = shared["step"]
         run.engine.buffers.finish()
+        run.pulls.restart()
         restore_own(run, own)
         run.detached.load_state_dict(own["detached"])
 

@@ -13,6 +13,9 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 from omnizen.errors import UserError
 from omnizen.types import hash_text
 
+Around = Callable[[Iterable[Any]], Iterator[Any]]
+"""What sees batches before they are counted and handed out, and may read ahead."""
+
 
 def step_sizes(samples: int, ranks: int, batch: int, *, drop_last: bool) -> list[int]:
     """Return how many samples all ranks together read in each step of an epoch.
@@ -118,6 +121,7 @@ class ShardedLoader:
         self.sampler = ShardSampler(loader, rank, ranks, seed)
         self.epoch, self.position, self.batch_size = 0, 0, loader.batch_size
         self._count, self._resumed = count, True
+        self.around: Around = iter
         self._generator = torch.Generator()
         options = {
             "num_workers": loader.num_workers,
@@ -144,7 +148,7 @@ class ShardedLoader:
             self.epoch, self.position = self.epoch + 1, 0
         self.sampler.epoch, self.sampler.skip = self.epoch, self.position
         self._generator.manual_seed(hash_text(f"workers/{self.sampler.seed}/{self.epoch}/{self.sampler.rank}"))
-        for samples, batch in zip(self.sampler.sizes()[self.position :], self.inner, strict=True):
+        for samples, batch in zip(self.sampler.sizes()[self.position :], self.around(self.inner), strict=True):
             self.position += 1
             self._count(samples)
             yield batch
@@ -185,6 +189,7 @@ class CountingLoader:
 
     def __init__(self, loader: Any, count: Callable[[int], None], ended: Callable[[], None]) -> None:
         self.inner, self._count, self._ended = loader, count, ended
+        self.around: Around = iter
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -193,7 +198,7 @@ class CountingLoader:
         return len(self.inner)
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.inner:
+        for batch in self.around(self.inner):
             self._count(batch_samples(batch))
             yield batch
         self._ended()

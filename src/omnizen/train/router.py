@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn import Parameter
 
 from omnizen.errors import UserError, nearest
-from omnizen.protocols import Reducer
+from omnizen.protocols import Comm, Reducer
+from omnizen.train.lazy import LAZY, LazyTable
 from omnizen.train.units import DenseBucket, RowTable, Unit
 from omnizen.types import Dense, Sparse
 
@@ -77,6 +78,8 @@ def by_scheme(model: nn.Module, scheme: str, values: str = "float32", dense_belo
 
     A scheme that makes dense gradients smaller is meant for all parameters but small ones.
     """
+    if scheme == LAZY:
+        return Routing({table.name: LAZY for table in tables(model)}, values=values)
     if shortens(make_reducer(scheme, values)):
         return by_patterns(model, {"*": scheme}, values, dense_below)
     return Routing({table.name: scheme for table in tables(model)}, values=values)
@@ -98,7 +101,7 @@ def by_patterns(
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise UserError(f"plan: no parameter is called {pattern!r}: {nearest(pattern, names)}")
-    reducers = {scheme: make_reducer(scheme, values) for scheme in patterns.values()}
+    reducers = {scheme: make_reducer(scheme, values) for scheme in patterns.values() if scheme != LAZY}
     sparse = {table.name: table.sparse for table in tables(model)}
     chosen = {}
     for name, param in trainable(model):
@@ -126,7 +129,13 @@ def make_reducer(scheme: str, values: str) -> Reducer:
     return made if as_they_are else catalog.reducer(scheme, values=values)
 
 
-def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer] = make_reducer) -> list[Unit]:
+def build(
+    model: nn.Module,
+    routing: Routing,
+    make: Callable[[str, str], Reducer] = make_reducer,
+    *,
+    comm: Comm | None = None,
+) -> list[Unit]:
     """Lay the trained parameters out in units, last parameter first (the order in which backward reaches them).
 
     Parameters of one scheme, dtype and device share flat buckets, closed when they hold ``bucket_bytes`` or more:
@@ -146,6 +155,10 @@ def build(model: nn.Module, routing: Routing, make: Callable[[str, str], Reducer
 
     for name, param in reversed(trainable(model)):
         scheme = "dense" if param.is_complex() else routing.schemes.get(name, "dense")
+        if scheme == LAZY:
+            assert comm is not None, "owners talk to readers"
+            late.append(LazyTable(name, param, comm))
+            continue
         reducer = None if scheme == "dense" else make(scheme, routing.values)
         if reducer is not None and Sparse in reducer.takes and (name in known or _rows_only(reducer)):
             table = RowTable(name, param, reducer, sparse=known.get(name, False), patient=name in known)

@@ -35,6 +35,7 @@ from omnizen.train.control import Turn
 from omnizen.train.detached import Detached
 from omnizen.train.everyone import on_everyone
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
+from omnizen.train.pulls import Pulls, Reads, check_lazy
 from omnizen.train.record import StepRecord, lab_facts
 from omnizen.train.router import DENSE_BELOW, Routing, build, by_patterns, by_plan, by_scheme, from_plan
 from omnizen.train.start import Started, equalise
@@ -124,6 +125,7 @@ class Run:
         values: str = "float32",
         dense_below: int = DENSE_BELOW,
         scaler: torch.amp.GradScaler | None = None,
+        reads: Reads | None = None,
     ) -> tuple[nn.Module, Optimizers, Any]:
         """Make a model train on all ranks as one process would on all their batches together.
 
@@ -145,6 +147,8 @@ class Run:
             dense_below: parameters with fewer elements stay dense under a lossy scheme for dense gradients.
             scaler: the GradScaler of mixed precision, for what lossy schemes keep between steps: it is kept without
                 the loss's scale, which changes. Exact schemes need none.
+            reads: names the rows that forward will look up in a batch, ``{"table.weight": ids}``; with it
+                ``plan="lazy"`` has them there in time, without it embeddings wait for their rows.
 
         Raises:
             Disagreement: the ranks' models or plans differ; on all ranks, naming the first difference.
@@ -163,6 +167,7 @@ class Run:
             check_model(model, self.size)
             self.optimizers = check_optimizers(optimizer, model)
             said, routing = self._route(model, plan, values, dense_below)
+            check_lazy(model, routing.schemes, self.optimizers, scaler)
             shown = (
                 f"values: {values}\nreduction: {reduction}\nseed: {self.seed}\nloader: {describe_loader(loader)}"
             )
@@ -175,7 +180,7 @@ class Run:
         self._model, self._values = model, values
         self._engine = Engine(
             model,
-            build(model, routing),
+            build(model, routing, comm=self.gradients),
             self.gradients,
             self.control,
             reduction=reduction,
@@ -187,6 +192,8 @@ class Run:
         for each in self.optimizers:
             each.register_step_pre_hook(lambda stepping, *_: self.engine.check_step(stepping))
         self._detached = Detached(self._engine, self.optimizers)
+        self.pulls = Pulls(model, self._engine, self.optimizers, reads)
+        self.pulls.follow()
         self.optimizers[0].register_step_post_hook(lambda *_: self._stepped())
         if loader is not None:
             self.loader = loader = self._share(loader)
@@ -203,7 +210,18 @@ class Run:
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Clip the averaged gradients of the model by their common norm; returns the norm before."""
-        return clip_grad_norm_(self.model.parameters(), not_negative(max_norm, "max_norm", finite=False))
+        limit = not_negative(max_norm, "max_norm", finite=False)
+        return clip_grad_norm_(self.model.parameters(), limit, self.pulls.parts(), self._add_up)
+
+    def flush(self) -> None:
+        """Have every row's last value on every rank, before evaluation; called by all ranks between steps.
+
+        Only ``plan="lazy"`` leaves rows at their owners; checkpoints and the end of a run flush by themselves.
+        """
+        self.pulls.flush()
+
+    def _add_up(self, number: Tensor) -> Tensor:
+        return self.engine.call(lambda: self.control.all_reduce(number.to(self.control.device)).wait())
 
     def averaged(self) -> AbstractContextManager[None]:
         """Let the weights of a detached scheme ("def-random-block") be what all ranks' sums make of them.
@@ -274,6 +292,7 @@ class Run:
         try:
             if announce and self._engine is not None:
                 self._engine.announce(Turn.CLOSED)
+                self.pulls.flush()
         finally:
             if self._engine is not None:
                 self._engine.close()
@@ -323,7 +342,8 @@ class Run:
         """Synchronise by this plan from the next step on; the same call, with the same plan, on all ranks."""
         if self._watch is not None:
             self._watch.stop()
-        self.engine.route(build(self.model, from_plan(plan, self._values)))
+        self.engine.route(build(self.model, from_plan(plan, self._values), comm=self.gradients))
+        self.pulls.follow()
         self.facts, self.plan = facts or self.facts, plan
         self._announce_plan()
         if self._record is not None and planning_s:
@@ -343,11 +363,15 @@ class Run:
                 self._record.plan(self.engine.step, "plan.toml")
 
     def _share(self, loader: Any) -> Any:
-        if not can_share(loader):
-            return CountingLoader(loader, self._count, lambda: self.engine.announce(Turn.LOADER_ENDED))
-        seed = self.seed if loader.generator is None else loader.generator.initial_seed()
-        seed = int(gather_texts(self.control, str(seed))[0])
-        return ShardedLoader(loader, self.rank, self.size, seed, self._count)
+        shared: CountingLoader | ShardedLoader
+        if can_share(loader):
+            seed = self.seed if loader.generator is None else loader.generator.initial_seed()
+            seed = int(gather_texts(self.control, str(seed))[0])
+            shared = ShardedLoader(loader, self.rank, self.size, seed, self._count)
+        else:
+            shared = CountingLoader(loader, self._count, lambda: self.engine.announce(Turn.LOADER_ENDED))
+        shared.around = self.pulls.around
+        return shared
 
     def _count(self, samples: int) -> None:
         self._samples += samples

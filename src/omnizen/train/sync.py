@@ -116,10 +116,10 @@ class Engine:
 
     def route(self, units: Sequence[Unit]) -> None:
         """Take these units from the next backward on; a unit of the same name and method keeps its memory."""
-        before = {(unit.name, unit.reducer): unit.state for unit in getattr(self, "units", [])}
+        before = {(unit.name, unit.scheme): unit.state for unit in getattr(self, "units", [])}
         self.units = list(units)
         for unit in self.units:
-            unit.state = before.get((unit.name, unit.reducer), unit.state)
+            unit.state = before.get((unit.name, unit.scheme), unit.state)
         self._unit_of = {id(p): i for i, unit in enumerate(self.units) for p in unit.params}
 
     @contextmanager
@@ -261,7 +261,7 @@ class Engine:
 
     def _early(self, now: Round, unit: Unit) -> bool:
         """Whether a unit's gradients leave before the ranks' weights are known; the same on all ranks."""
-        return now.usual is not None and self.reduction == "mean" and unit.reducer.exact
+        return now.usual is not None and self.reduction == "mean" and unit.exact
 
     def _before(self, now: Round, agreed: Pending[Agreement], unit: Unit) -> float:
         """Return what this rank's gradients are multiplied by before they are averaged.

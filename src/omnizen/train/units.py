@@ -26,10 +26,22 @@ class Unit(Protocol):
 
     name: str
     params: list[Parameter]
-    reducer: Reducer
     state: State
-    patient: bool
-    """Whether its rest may wait until the next unit has begun, so that the links are never idle in between."""
+
+    @property
+    def scheme(self) -> object:
+        """What keeps ``state``: a unit of the same name and scheme may go on with it."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether averages are exact up to summation order."""
+        ...
+
+    @property
+    def patient(self) -> bool:
+        """Whether its rest may wait until the next unit has begun, so that the links are never idle in between."""
+        ...
 
     def reduce(self, comm: Comm, factor: float, step: Step) -> Rest:
         """Begin to average the gradients, times ``factor``; the rest writes in place those that this rank has."""
@@ -64,6 +76,7 @@ class DenseBucket:
     def __init__(self, named: Sequence[tuple[str, Parameter]], reducer: Reducer) -> None:
         self.params = [p for _, p in named]
         self.name, self.reducer = named[0][0], reducer
+        self.scheme, self.exact = reducer, reducer.exact
         self.patient = reducer.exact  # the other reducers' second exchange should not wait for the next bucket
         self.layout = Layout.of([(name, real(p.detach()).shape) for name, p in named])
         like = self.params[0]
@@ -166,7 +179,7 @@ class RowTable:
         self, name: str, param: Parameter, reducer: Reducer, *, sparse: bool, patient: bool = False
     ) -> None:
         self.name, self.params, self.reducer, self.sparse = name, [param], reducer, sparse
-        self.patient = patient
+        self.scheme, self.exact, self.patient = reducer, reducer.exact, patient
         self.state = reducer.init(no_rows(param))
         self._late: Tensor | None = None
 

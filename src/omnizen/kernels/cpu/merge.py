@@ -78,11 +78,11 @@ def merge(indices: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[Tensor, 
     lengths = [i.numel() for i in indices]
     starts = np.cumsum([0, *lengths])
     rows = torch.cat(list(indices)).long().numpy()
-    unique, place = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
-    count = _plan(rows, starts, unique, place)
+    found, place = torch.empty(rows.size, dtype=torch.int64), np.empty(rows.size, np.int64)
+    count = _plan(rows, starts, found.numpy(), place)
     dtype = sum_dtype(values[0].dtype)
     total = torch.empty(count, values[0].shape[1], dtype=dtype)
     for i, part in enumerate(values):
         if lengths[i]:
             _add_rows(place[starts[i] : starts[i + 1]], part.detach().to(dtype).contiguous().numpy(), total.numpy())
-    return torch.from_numpy(unique[:count].copy()), total
+    return found[:count].clone(), total  # in torch's own memory, which autograd can resize when it adds to it

@@ -1,0 +1,200 @@
+"""When lazily pulled rows must be there: before a batch is read, and all at evaluation, checkpoints and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
+
+from omnizen.errors import UserError, nearest
+from omnizen.train.lazy import LAZY, LazyTable
+from omnizen.train.sync import Engine
+
+Reads = Callable[[Any], Mapping[str, Tensor]]
+"""From a batch to the rows that forward will look up, by parameter name."""
+
+ROW_WISE: dict[type[Optimizer], tuple[str, ...]] = {SGD: ("momentum", "weight_decay"), Adagrad: ("weight_decay",)}
+"""Optimizers that change only rows with a gradient, and the settings that must be 0 for that."""
+
+
+class Pulls:
+    """Keeps the lazily pulled tables of a model in step with its training loop.
+
+    Args:
+        optimizers: of the model; they update a table's rows at their owners.
+        reads: names the rows that a batch reads, so that they come while the step before is still under way; None
+            pulls them when the embedding looks them up.
+
+    Raises:
+        UserError: an optimizer that changes rows without a gradient, or an embedding that writes to its rows.
+    """
+
+    def __init__(
+        self, model: nn.Module, engine: Engine, optimizers: Sequence[Optimizer], reads: Reads | None
+    ) -> None:
+        self._engine, self._reads, self._optimizers = engine, reads, list(optimizers)
+        self._tables: dict[str, LazyTable] = {}
+        self._model = model
+        self._hooks: list[Any] = []
+
+    def follow(self) -> None:
+        """Look after the tables among the engine's units, from now on; all rows are equal on all ranks now."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._tables = {unit.name: unit for unit in self._engine.units if isinstance(unit, LazyTable)}
+        if not self._tables or self._engine.alone:
+            self._tables = {}
+            return
+        by_param = {id(table.params[0]): table for table in self._tables.values()}
+        for optimizer in self._optimizers:
+            held = [
+                by_param[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in by_param
+            ]
+            if held:
+                self._hooks.append(optimizer.register_step_post_hook(partial(self._stepped, held)))
+        for module in self._model.modules():
+            table = by_param.get(id(getattr(module, "weight", None)))
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag) and table is not None:
+                self._hooks.append(module.register_forward_pre_hook(partial(self._looked_up, table)))
+        self._hooks.append(self._model.register_state_dict_pre_hook(self._saved))
+
+    def around(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield batches, each when its rows are there, and look one batch ahead."""
+        if self._reads is None:
+            yield from batches
+            return
+        nothing = object()
+        rest = iter(batches)
+        batch = next(rest, nothing)
+        while batch is not nothing:
+            now, batch = batch, next(rest, nothing)
+            if self._tables:
+                self._before(now, None if batch is nothing else batch)
+            yield now
+
+    def flush(self, *, state: bool = False) -> None:
+        """Give every rank every row's last value; called by all ranks between steps.
+
+        Args:
+            state: also what the optimizer keeps for each row, for a checkpoint.
+        """
+        for table in self._tables.values():
+            self._engine.call(table.flush)
+            if state:
+                for optimizer in self._optimizers:
+                    kept = optimizer.state.get(table.params[0], {})
+                    if kept:
+                        self._engine.call(partial(table.spread_state, kept))
+
+    def restart(self) -> None:
+        """Begin anew with all rows equal on all ranks: a checkpoint was read."""
+        for table in self._tables.values():
+            table.restart()
+
+    def parts(self) -> set[int]:
+        """Return ids of the parameters whose ``.grad`` holds this rank's part of the average only."""
+        return {id(table.params[0]) for table in self._tables.values()}
+
+    def _before(self, now: Any, coming: Any) -> None:
+        rows, ahead = self._named(now), self._named(coming) if coming is not None else None
+        for name, table in self._tables.items():
+            self._engine.call(partial(table.ready, rows[name]))
+            table.look_ahead(None if ahead is None else ahead[name])
+
+    def _named(self, batch: Any) -> Mapping[str, Tensor]:
+        assert self._reads is not None
+        rows = self._reads(batch)
+        for name in self._tables:
+            if name not in rows:
+                raise UserError(f"reads(batch) names no rows of {name}: {nearest(name, list(rows))}")
+        return rows
+
+    def _stepped(self, tables: list[LazyTable], *_: Any) -> None:
+        for table in tables:
+            self._engine.call(table.stepped)
+
+    def _looked_up(self, table: LazyTable, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if table.rows.all_current or not args:
+            return
+        if module.training and torch.is_grad_enabled():
+            if self._reads is None:
+                self._engine.call(partial(table.pull, args[0]))
+            return
+        old = table.rows.maybe_old(args[0].detach().reshape(-1).long())
+        if len(old):
+            raise UserError(
+                f"row {int(old[0])} of {table.name} is read outside of training and its last value lies at its "
+                "owner; call run.flush() on all ranks before you evaluate"
+            )
+
+    def _saved(self, *_: Any) -> None:
+        late = [table.name for table in self._tables.values() if not table.rows.all_current]
+        if late:
+            raise UserError(
+                f"state_dict: rows of {late[0]} lie at their owners; call run.flush() on all ranks before"
+            )
+
+
+def check_lazy(
+    model: nn.Module, schemes: Mapping[str, str], optimizers: Sequence[Optimizer], scaler: object
+) -> None:
+    """Refuse lazily pulled tables that could not be trained as the eager form trains them.
+
+    Args:
+        schemes: by parameter name.
+        scaler: of mixed precision, if any.
+
+    Raises:
+        UserError: says what is in the way.
+    """
+    lazy = [(name, p) for name, p in model.named_parameters() if schemes.get(name) == LAZY]
+    if lazy and scaler is not None:
+        raise UserError(
+            f"plan={LAZY!r} does not go with a GradScaler: each rank would see infinities in its own rows only and "
+            "skip other steps; use bfloat16, which needs no scaler, or another scheme"
+        )
+    for name, param in lazy:
+        check_lookups(name, param, model)
+        check_row_wise(name, param, optimizers)
+
+
+def check_row_wise(name: str, param: Parameter, optimizers: Sequence[Optimizer]) -> None:
+    """Refuse to update a table at its owners with an optimizer that changes rows without a gradient.
+
+    Raises:
+        UserError: says which settings are allowed.
+    """
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if all(p is not param for p in group["params"]) or type(optimizer) is SparseAdam:
+                continue
+            zero = ROW_WISE.get(type(optimizer))
+            wrong = None if zero is None else next((key for key in zero if group[key]), None)
+            if zero is None or wrong is not None:
+                what = type(optimizer).__name__ + (f" with {wrong}={group[wrong]}" if wrong else "")
+                raise UserError(
+                    f"plan={LAZY!r}: {name} is updated by {what}, which changes rows without gradient; use SGD "
+                    "without momentum and weight decay, Adagrad without weight decay, SparseAdam, or another scheme"
+                )
+
+
+def check_lookups(name: str, param: Parameter, model: nn.Module) -> None:
+    """Refuse tables that are not only looked up by sparse embeddings.
+
+    Raises:
+        UserError: says what to change.
+    """
+    users = [m for m in model.modules() if any(p is param for p in m.parameters(recurse=False))]
+    for module in users:
+        embedding = isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        if not embedding or not module.sparse:
+            raise UserError(
+                f"plan={LAZY!r}: {name} is used by {type(module).__name__}"
+                f"{' with sparse=False' if embedding else ''}; only embeddings with sparse=True look up rows alone"
+            )
