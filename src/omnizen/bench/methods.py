@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from omnizen.bench.job import Job, Network
@@ -28,6 +28,7 @@ class Plain:
 
     Args:
         batches: this rank's, from step 0 on, without end.
+        reads: names the rows that a batch looks up.
     """
 
     model: nn.Module
@@ -35,6 +36,7 @@ class Plain:
     batches: Iterator[Batch]
     job: Job
     network: Network
+    reads: Callable[[Batch], dict[str, Tensor]]
 
 
 @dataclass
@@ -174,7 +176,7 @@ def _omnizen(plain: Plain, plan: str | None = None) -> Wrapped:
     plan = plan or job.plan
 
     run = oz.init(run_dir=job.run_dir, timeout_s=job.limit_s, seed=job.seed)
-    wrapped, ready, dealt = run.prepare(plain.model, plain.optimizer, plain.batches, plan=plan)
+    wrapped, ready, dealt = run.prepare(plain.model, plain.optimizer, plain.batches, plan=plan, reads=plain.reads)
     planned = plan == "auto"
     return Wrapped(
         wrapped,
@@ -203,6 +205,7 @@ TABLE: dict[str, Method] = {
     "ddp-powersgd": Method(_powersgd),
     "torchft": Method(_torchft),
     "omnizen": Method(_omnizen, sparse=True),
+    "omnizen-lazy": Method(partial(_omnizen, plan="lazy"), sparse=True),
     "omnizen-powersgd": Method(partial(_omnizen, plan="powersgd"), sparse=True),
 }
 

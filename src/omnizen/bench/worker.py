@@ -66,7 +66,7 @@ def work(job: Job, answer: Answer) -> None:
         answer.compute_s = compute_seconds(case, model, job, answer)
     started = time.monotonic()
     batches = case.batches(rank=answer.rank, size=answer.size, batch=job.batch, seed=job.seed)
-    wrapped = row.wrap(Plain(model, optimizer, batches, job, answer.network))
+    wrapped = row.wrap(Plain(model, optimizer, batches, job, answer.network, case.reads))
     answer.setup_s = time.monotonic() - started
     recording = Recording.start(job, answer, model, wrapped)
     read, answer.bytes_source = counter(answer.network.shaped, wrapped.counted)

@@ -60,6 +60,11 @@ class Case(ABC):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean loss of a batch, a scalar."""
 
+    def reads(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the rows that the loss of a batch looks up, by name of the table."""
+        del batch
+        return {}
+
     def units_per_batch(self, batch: int) -> int:
         """Return the tokens or samples in one rank's batch."""
         return batch

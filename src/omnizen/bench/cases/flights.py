@@ -92,6 +92,11 @@ class FlightsCase(Case):
         columns, late = batch
         return binary_cross_entropy_with_logits(model(columns), late)
 
+    def reads(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the columns that are set; both tables look them up."""
+        columns, _ = batch
+        return {"wide.weight": columns, "table.weight": columns}
+
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         """Return the area under the ROC curve on the held-out rows."""

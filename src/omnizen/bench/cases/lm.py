@@ -128,6 +128,10 @@ class LmCase(Case):
         scores = model(*batch)
         return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.int64, device=scores.device))
 
+    def reads(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the words of a batch, negatives included."""
+        return {"table.weight": torch.cat([words.flatten() for words in batch])}
+
     def units_per_batch(self, batch: int) -> int:
         """Return the tokens in a batch."""
         return batch * self.length
