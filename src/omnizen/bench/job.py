@@ -10,7 +10,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-METHODS = ("ddp", "ddp-sparse", "ddp-fp16", "ddp-powersgd", "torchft", "omnizen", "omnizen-powersgd")
+METHODS = (
+    "ddp",
+    "ddp-sparse",
+    "ddp-fp16",
+    "ddp-powersgd",
+    "torchft",
+    "omnizen",
+    "omnizen-lazy",
+    "omnizen-powersgd",
+)
 SUMMARIES = {
     "ddp": "stock DistributedDataParallel, dense gradients",
     "ddp-sparse": "stock DistributedDataParallel, embeddings with sparse=True",
@@ -18,6 +27,7 @@ SUMMARIES = {
     "ddp-powersgd": "dense gradients through powerSGD_hook, rank 4 from step 2",
     "torchft": "torchft's DistributedDataParallel, one replica group a worker",
     "omnizen": "oz.init and run.prepare, plan made from measured facts",
+    "omnizen-lazy": 'the same with plan="lazy": owners update rows and send those that the next batch reads',
     "omnizen-powersgd": 'the same with plan="powersgd": rank 4 from step 0, error feedback, rows of tables too',
 }
 

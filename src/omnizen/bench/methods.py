@@ -206,7 +206,6 @@ TABLE: dict[str, Method] = {
     "torchft": Method(_torchft),
     "omnizen": Method(_omnizen, sparse=True),
     "omnizen-lazy": Method(partial(_omnizen, plan="lazy"), sparse=True),
-    "omnizen-lazy": Method(partial(_omnizen, plan="lazy"), sparse=True),
     "omnizen-powersgd": Method(partial(_omnizen, plan="powersgd"), sparse=True),
 }
 
