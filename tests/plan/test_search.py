@@ -218,3 +218,14 @@ def test_empty_gradients_cost_nothing():
 def test_a_link_that_is_missing_is_found_without_listing_all_pairs():
     with pytest.raises(UserError, match="no link from rank 0 to rank 1"):
         make_plan(Facts(torch_version="2", world_size=10**9))
+
+
+def test_rows_that_may_be_pulled_lazily_are_and_halve_the_prediction():
+    facts = job(8)
+    eager, lazy = make_plan(facts), make_plan(facts, lazy={"table.weight"})
+    (table,) = (t for t in lazy.tensors if t.name == "table.weight")
+    (before,) = (t for t in eager.tensors if t.name == "table.weight")
+    assert table.scheme == "lazy"
+    assert table.rx_bytes < 0.5 * before.rx_bytes
+    assert before.scheme in {r.scheme for r in table.rejected}
+    assert Plan.from_toml(lazy.to_toml()) == lazy

@@ -300,3 +300,28 @@ def test_a_second_backward_before_the_step_is_refused() -> None:
         run._end(announce=False)
 
     run_ranks(2, lambda comm: body(make_run(comm)), timeout_s=10)
+
+
+def test_auto_pulls_lazily_when_rows_are_named_and_the_optimizer_is_row_wise() -> None:
+    torch.manual_seed(0)
+    model = Bag()
+    expected, _ = union(model, sgd, 3)
+
+    def body(reads, run: Run):
+        mine = copy.deepcopy(model)
+        optimizer = sgd(mine)
+        _, _, loader = run.prepare(mine, optimizer, batches(run.rank, 3), reads=reads)
+        for ids in loader:
+            mine(ids).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        run.flush()
+        (table,) = (t for t in run.plan.tensors if t.name == "table.weight")
+        return weights(mine), {table.scheme, *(r.scheme for r in table.rejected)}
+
+    for found, known in on_ranks(3, partial(body, named)):
+        assert "lazy" in known
+        assert_close(found, expected)
+    for found, known in on_ranks(3, partial(body, None)):
+        assert "lazy" not in known
+        assert_close(found, expected)

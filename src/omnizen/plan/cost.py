@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from omnizen.plan.lazy import LAZY, LazyPull
 from omnizen.plan.links import LinkModel
 from omnizen.protocols import Reducer
 from omnizen.reducers.blocks import BLOCK_ELEMENTS, rows_in_block, touched_blocks
@@ -78,7 +79,7 @@ class Cost:
 
 
 def predict(
-    reducer: str | Reducer,
+    reducer: str | Reducer | LazyPull,
     pattern: Sparsity,
     size: int,
     links: LinkModel,
@@ -87,7 +88,7 @@ def predict(
     """Predict the seconds of one reduction.
 
     Args:
-        reducer: a catalogue name, or the reducer itself.
+        reducer: a catalogue name, or the reducer itself, or what stands for lazily pulled rows.
         pattern: the gradient.
         size: ranks.
         links: what the links allow.
@@ -112,7 +113,7 @@ def predict(
     return Cost(wire_s + latency_s + cpu_s, wire_s, latency_s, cpu_s, traffic)
 
 
-def _bytes_in_turn(reducer: Reducer, pattern: Sparsity, size: int, traffic: Traffic) -> float:
+def _bytes_in_turn(reducer: Reducer | LazyPull, pattern: Sparsity, size: int, traffic: Traffic) -> float:
     """Return the bytes that must follow one another: the busiest rank's, or a chain's over several ranks."""
     busiest = traffic.serial_bytes
     levels = size.bit_length() - 1
@@ -131,7 +132,7 @@ def _bandwidth(scheme: str, links: LinkModel) -> float:
         return links.ring_bytes_per_s
     if scheme == "omnireduce":  # numbers of blocks to all, and then a ring
         return min(links.ring_bytes_per_s, links.spread_bytes_per_s)
-    if scheme in PAIRWISE or scheme.startswith("zen"):
+    if scheme in (*PAIRWISE, LAZY) or scheme.startswith("zen"):
         return links.spread_bytes_per_s
     return links.slowest_bytes_per_s  # recursive doubling, and whatever we know nothing about
 
@@ -156,6 +157,9 @@ def work(scheme: str, pattern: Sparsity, size: int, traffic: Traffic) -> Work:
         as_rows = [2 * rows for rows in sums if rows * (row_bytes + WIRE_INDEX_BYTES) < whole]
         # Sums that would be larger as rows are added as whole tensors.
         return Work(merged_rows=sum(as_rows), copied_bytes=2 * whole * (len(sums) - len(as_rows)))
+    if scheme == LAZY:
+        # Split one's own rows, add up what came in for one's own part, copy rows for those who asked and from them.
+        return Work(merged_rows=own, copied_bytes=3 * own * row_bytes)
     if scheme.startswith("zen"):
         # Split one's own rows by owner, add what came in for one's own part, put the parts of the sum in order.
         if not scheme.endswith("bitmap"):

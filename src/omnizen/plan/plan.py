@@ -10,6 +10,7 @@ from pydantic import Field, PositiveInt, field_validator
 from omnizen.errors import UserError, nearest
 from omnizen.measure.facts import Kind
 from omnizen.measure.tomlfile import Record, TomlFile
+from omnizen.plan.lazy import LAZY
 
 PLAN_VERSION = 1
 Amount = Annotated[float, Field(ge=0)]
@@ -19,15 +20,15 @@ DDP_BUCKET_BYTES = 25 * 2**20
 
 
 def check_scheme(scheme: str) -> str:
-    """Return a catalogue name unchanged.
+    """Return the name of a scheme unchanged: one of the catalogue, or "lazy".
 
     Raises:
         UserError: when there is no such scheme; names the nearest one.
     """
     from omnizen.catalog import REDUCERS
 
-    if scheme not in REDUCERS:
-        raise UserError(f"there is no such scheme: {nearest(scheme, REDUCERS)}")
+    if scheme not in REDUCERS and scheme != LAZY:
+        raise UserError(f"there is no such scheme: {nearest(scheme, [*REDUCERS, LAZY])}")
     return scheme
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import get_args
 
 from omnizen.measure.facts import ITEMSIZES, DeviceFacts, Facts, GradientFacts, Kind
 from omnizen.plan.cost import Cost, Rates, predict
+from omnizen.plan.lazy import LAZY, LazyPull
 from omnizen.plan.links import LinkModel
 from omnizen.plan.plan import DDP_BUCKET_BYTES, Plan, Prediction, Rejected, TensorPlan, check_scheme
 from omnizen.plan.timeline import Transfer, exposed_s, fill_buckets
@@ -21,13 +22,14 @@ SAME = 0.005
 """A difference of predictions below this share is not worth a reason."""
 
 
-def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None) -> Plan:
+def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None, lazy: Container[str] = ()) -> Plan:
     """Choose a scheme for every gradient; the same facts always give the same plan.
 
     Args:
         facts: what was measured.
         schemes: consider only these catalogue names; a gradient to which none of them applies is reduced dense.
             Schemes that lose something are considered only when they are named here.
+        lazy: names of tables that may be pulled lazily: their optimizer is row-wise, and batches name their rows.
 
     Raises:
         UserError: when a scheme does not exist, or the facts lack what is needed.
@@ -38,12 +40,14 @@ def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None) -> Plan:
     alike: dict[Hashable, tuple[TensorPlan, Cost]] = {}  # layers repeat, and so do their gradients
     tensors, chosen = [], {}
     for gradient in facts.gradients:
-        if (key := gradient.pattern_key()) not in alike:
+        if (key := (gradient.pattern_key(), gradient.name in lazy)) not in alike:
             pattern = gradient.sparsity()
             costs = {
                 name: predict(reducer, pattern, facts.world_size, links, rates)
                 for name, reducer in applying[gradient.kind].items()
             }
+            if gradient.name in lazy and gradient.kind == "row-sparse":
+                costs[LAZY] = predict(LazyPull(), pattern, facts.world_size, links, rates)
             first = _choose(gradient, pattern, costs)
             alike[key] = first, costs[first.scheme]
         tensor, chosen[gradient.name] = alike[key]

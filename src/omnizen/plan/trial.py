@@ -9,6 +9,7 @@ from statistics import median
 import torch
 
 from omnizen import catalog
+from omnizen.plan.lazy import LAZY
 from omnizen.plan.plan import Plan, Rejected, TensorPlan
 from omnizen.plan.words import duration
 from omnizen.protocols import Comm
@@ -81,9 +82,10 @@ def refine(
 
 def _candidates(tensor: TensorPlan, within: float) -> list[str]:
     """Return the planned scheme and those close to it, in the plan's order."""
-    if tensor.kind == "dense":
+    if tensor.kind == "dense" or tensor.scheme == LAZY:  # which is no reduction that could be tried by itself
         return []
-    close = [r.scheme for r in tensor.rejected if r.predicted_s <= (1 + within) * tensor.predicted_s]
+    limit_s = (1 + within) * tensor.predicted_s
+    close = [r.scheme for r in tensor.rejected if r.predicted_s <= limit_s and r.scheme != LAZY]
     return [tensor.scheme, *close][:MOST]
 
 

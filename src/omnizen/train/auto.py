@@ -61,6 +61,7 @@ class Watch:
 
     Args:
         in_force: called with plan, facts and the seconds that planning took; makes the engine follow the plan.
+        lazy: tables that the plan may have pulled lazily.
     """
 
     model: nn.Module
@@ -68,6 +69,7 @@ class Watch:
     machines: Machines
     samples: Callable[[], int]
     in_force: Callable[[Plan, Facts, float], None]
+    lazy: frozenset[str] = frozenset()
     probe: PatternProbe = field(init=False)
     rounds: list[Round] = field(default_factory=list)
     last_rows: dict[str, Contribution] = field(default_factory=dict)
@@ -139,7 +141,7 @@ class Watch:
             step=self._step(control),
         )
         facts = Facts.from_toml(gather_texts(control, facts.to_toml())[0])
-        plan = share_plan(make_plan(facts) if control.rank == 0 else None, control)
+        plan = share_plan(make_plan(facts, lazy=self.lazy) if control.rank == 0 else None, control)
         return facts, refine(plan, self.engine.gradients, self._samples(plan))
 
     def _samples(self, plan: Plan) -> dict[str, Contribution]:

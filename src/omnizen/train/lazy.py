@@ -19,15 +19,13 @@ from omnizen.codecs.coo import index_dtype
 from omnizen.errors import OmnizenError, UserError
 from omnizen.kernels.bits import pack_bits, unpack_bits
 from omnizen.kernels.merge import merge
+from omnizen.plan.lazy import LAZY
 from omnizen.protocols import Comm, Pending
 from omnizen.spans import span
 from omnizen.train.owned import OwnedRows
 from omnizen.train.rows import no_rows, rows_of, sparse_grad
 from omnizen.train.units import Rest, scale
 from omnizen.types import Parts, Sparse, State, Step, hash_text
-
-LAZY = "lazy"
-"""Name of the scheme in plans."""
 
 
 class LazyTable:

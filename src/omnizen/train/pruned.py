@@ -69,7 +69,7 @@ def use_masks(run: Run, masks: Masks) -> None:
     masks.enforce(run.model)
     run.optimizers[0].register_step_post_hook(lambda *_: masks.zero(run.model))
     for unit in run.engine.units:
-        reducer = _compact_in(unit.reducer)
+        reducer = _compact_in(unit.reducer) if isinstance(unit, DenseBucket) else None
         if reducer is not None and isinstance(unit, DenseBucket):
             parts = [
                 masks.kept.get(slot.name, torch.ones(slot.shape, dtype=torch.bool)) for slot in unit.layout.slots

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +14,8 @@ from torch.nn import Parameter
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 from omnizen.errors import UserError, nearest
-from omnizen.train.lazy import LAZY, LazyTable
+from omnizen.plan.lazy import LAZY
+from omnizen.train.lazy import LazyTable
 from omnizen.train.sync import Engine
 
 Reads = Callable[[Any], Mapping[str, Tensor]]
@@ -41,6 +44,8 @@ class Pulls:
         self._tables: dict[str, LazyTable] = {}
         self._model = model
         self._hooks: list[Any] = []
+        self.waited: Callable[[float, float], None] = lambda *_: None
+        """Told when the user's thread waited for rows, from and until (``time.monotonic``)."""
 
     def follow(self) -> None:
         """Look after the tables among the engine's units, from now on; all rows are equal on all ranks now."""
@@ -103,9 +108,11 @@ class Pulls:
 
     def _before(self, now: Any, coming: Any) -> None:
         rows, ahead = self._named(now), self._named(coming) if coming is not None else None
+        begin_s = time.monotonic()
         for name, table in self._tables.items():
             self._engine.call(partial(table.ready, rows[name]))
             table.look_ahead(None if ahead is None else ahead[name])
+        self.waited(begin_s, time.monotonic())
 
     def _named(self, batch: Any) -> Mapping[str, Tensor]:
         assert self._reads is not None
@@ -124,7 +131,9 @@ class Pulls:
             return
         if module.training and torch.is_grad_enabled():
             if self._reads is None:
+                begin_s = time.monotonic()
                 self._engine.call(partial(table.pull, args[0]))
+                self.waited(begin_s, time.monotonic())
             return
         old = table.rows.maybe_old(args[0].detach().reshape(-1).long())
         if len(old):
@@ -162,6 +171,17 @@ def check_lazy(
     for name, param in lazy:
         check_lookups(name, param, model)
         check_row_wise(name, param, optimizers)
+
+
+def may_be_lazy(model: nn.Module, optimizers: Sequence[Optimizer], scaler: object) -> frozenset[str]:
+    """Return the names of the tables that ``check_lazy`` lets pass."""
+    found = set()
+    for name, param in model.named_parameters():
+        if param.requires_grad and param.dim() == 2:
+            with contextlib.suppress(UserError):
+                check_lazy(model, {name: LAZY}, optimizers, scaler)
+                found.add(name)
+    return frozenset(found)
 
 
 def check_row_wise(name: str, param: Parameter, optimizers: Sequence[Optimizer]) -> None:

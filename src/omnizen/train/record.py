@@ -65,6 +65,7 @@ class StepRecord:
         self._pending: StepEvent | None = None
         self._loss: float | None = None
         self._rounds: list[Round] = []
+        self._waits: list[tuple[float, float]] = []
         self._samples, self._traced, self._steps = 0, -1, 0
         self._meter = MeterReading()
 
@@ -95,6 +96,10 @@ class StepRecord:
         self._flush()
         self._rounds.append(done)
 
+    def waited(self, begin_s: float, end_s: float) -> None:
+        """Note that the user's thread waited for others outside of backward."""
+        self._waits.append((begin_s, end_s))
+
     def samples(self, count: int) -> None:
         """Note samples handed to the user."""
         self._samples += count
@@ -111,13 +116,14 @@ class StepRecord:
         self._flush()
         now_s = time.monotonic()
         found = self._recorder.drain()
-        waited = [(r.backward_ended_s, r.ended_s) for r in self._rounds]
+        waited = sorted([*self._waits, *((r.backward_ended_s, r.ended_s) for r in self._rounds)])
         parts = dict.fromkeys((f"{c}_s" for c in CATEGORIES), 0.0)
         for begin_s, end_s in waited:
             for key, seconds in exposed(found, begin_s, end_s, self._thread).items():
                 parts[key] += seconds
-        last_s = waited[-1][0] if waited else now_s
-        parts["compute_s"] = last_s - self._began_s - sum(end - begin for begin, end in waited[:-1])
+        last_s = self._rounds[-1].backward_ended_s if self._rounds else now_s
+        before = sum(end - begin for begin, end in waited if end <= last_s)
+        parts["compute_s"] = last_s - self._began_s - before
         meter = read_meter(self._comm)
         moved, self._meter = meter - self._meter, meter
         self._pending = StepEvent(
@@ -145,7 +151,7 @@ class StepRecord:
                 )
             self._traced += 1
         self._began_s, self._steps = now_s, number + 1
-        self._rounds, self._loss, self._samples = [], None, 0
+        self._rounds, self._waits, self._loss, self._samples = [], [], None, 0
 
     def trace(self) -> None:
         """Keep the spans of the next steps."""

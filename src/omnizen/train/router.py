@@ -16,8 +16,9 @@ from torch import nn
 from torch.nn import Parameter
 
 from omnizen.errors import UserError, nearest
+from omnizen.plan.lazy import LAZY
 from omnizen.protocols import Comm, Reducer
-from omnizen.train.lazy import LAZY, LazyTable
+from omnizen.train.lazy import LazyTable
 from omnizen.train.units import DenseBucket, RowTable, Unit
 from omnizen.types import Dense, Sparse
 

@@ -19,7 +19,7 @@ from omnizen.errors import UserError
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Comm
 from omnizen.strategies.strategy import Strategy
-from omnizen.train.auto import Watch, first_routing, measure_machines
+from omnizen.train.auto import Watch, measure_machines
 from omnizen.train.checks import (
     check_choices,
     check_model,
@@ -28,16 +28,16 @@ from omnizen.train.checks import (
     describe_loader,
     loss_number,
     not_negative,
-    whole_elements,
 )
+from omnizen.train.choice import choose_routing, watches
 from omnizen.train.clip import clip_grad_norm_
 from omnizen.train.control import Turn
 from omnizen.train.detached import Detached
 from omnizen.train.everyone import on_everyone
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
-from omnizen.train.pulls import Pulls, Reads, check_lazy
+from omnizen.train.pulls import Pulls, Reads, check_lazy, may_be_lazy
 from omnizen.train.record import StepRecord, lab_facts
-from omnizen.train.router import DENSE_BELOW, Routing, build, by_patterns, by_plan, by_scheme, from_plan
+from omnizen.train.router import DENSE_BELOW, Routing, build, from_plan
 from omnizen.train.start import Started, equalise
 from omnizen.train.sync import Engine, Reduction
 
@@ -147,8 +147,9 @@ class Run:
             dense_below: parameters with fewer elements stay dense under a lossy scheme for dense gradients.
             scaler: the GradScaler of mixed precision, for what lossy schemes keep between steps: it is kept without
                 the loss's scale, which changes. Exact schemes need none.
-            reads: names the rows that forward will look up in a batch, ``{"table.weight": ids}``; with it
-                ``plan="lazy"`` has them there in time, without it embeddings wait for their rows.
+            reads: names the rows that forward will look up in a batch, ``{"table.weight": ids}``. With it "auto"
+                may choose, and "lazy" is faster at, sending a rank only rows that its next batch reads; call
+                ``run.flush()`` on all ranks before you read others.
 
         Raises:
             Disagreement: the ranks' models or plans differ; on all ranks, naming the first difference.
@@ -166,7 +167,7 @@ class Run:
             check_choices(reduction, values)
             check_model(model, self.size)
             self.optimizers = check_optimizers(optimizer, model)
-            said, routing = self._route(model, plan, values, dense_below)
+            said, routing, self.plan = choose_routing(model, plan, self.size, values, dense_below)
             check_lazy(model, routing.schemes, self.optimizers, scaler)
             shown = (
                 f"values: {values}\nreduction: {reduction}\nseed: {self.seed}\nloader: {describe_loader(loader)}"
@@ -176,7 +177,7 @@ class Run:
         said, routing = on_everyone(partial(gather_texts, self.control), choose)
         self.started = equalise(model, self.control)
         compare_settings(gather_texts(self.control, said))
-        machines = measure_machines(self.gradients) if self._watches(plan) else None
+        machines = measure_machines(self.gradients) if watches(plan, self.size) else None
         self._model, self._values = model, values
         self._engine = Engine(
             model,
@@ -199,7 +200,8 @@ class Run:
             self.loader = loader = self._share(loader)
         self._begin_record(model)
         if machines is not None:
-            self._watch = Watch(model, self._engine, machines, lambda: self._batch_samples or 0, self.follow)
+            lazy = may_be_lazy(model, self.optimizers, scaler) if reads is not None else frozenset()
+            self._watch = Watch(model, self._engine, machines, lambda: self._batch_samples or 0, self.follow, lazy)
         else:
             self._announce_plan()
         return model, optimizer, loader
@@ -313,31 +315,6 @@ class Run:
         elif issubclass(kind, Exception):  # an interrupt must not wait for what is under way
             self._end(announce=False)
 
-    def _route(
-        self, model: nn.Module, plan: str | Path | Plan | Mapping[str, str], values: str, dense_below: int
-    ) -> tuple[str, Routing]:
-        if self._watches(plan):
-            said, routing = "auto", first_routing(model, values)
-        elif plan == "auto":  # nothing to plan for one rank
-            said, routing = "auto", Routing({})
-        elif isinstance(plan, str) and not plan.endswith(".toml"):
-            said, routing = plan, by_scheme(model, plan, values, whole_elements(dense_below))
-        elif isinstance(plan, Mapping):
-            said = " ".join(f"{pattern!r}: {scheme!r}," for pattern, scheme in plan.items())
-            routing = by_patterns(model, plan, values, whole_elements(dense_below))
-        elif not isinstance(plan, str | os.PathLike) and not hasattr(plan, "to_toml"):
-            raise UserError(
-                f"plan: 'auto', the name of a scheme, schemes by parameter, a plan or the path of its file, or a "
-                f"strategy; got {plan!r}"
-            )
-        else:
-            self.plan, routing = by_plan(model, plan, self.size, values)
-            said = self.plan.to_toml()
-        return said, routing
-
-    def _watches(self, plan: object) -> bool:
-        return plan == "auto" and self.size > 1
-
     def follow(self, plan: Plan, facts: Facts | None = None, planning_s: float = 0.0) -> None:
         """Synchronise by this plan from the next step on; the same call, with the same plan, on all ranks."""
         if self._watch is not None:
@@ -414,6 +391,7 @@ class Run:
                 f"{self.started.sent_bytes} bytes of them on",
             )
         self.engine.observers.append(self._record.round)
+        self.pulls.waited = self._record.waited
 
 
 __all__ = ["Run"]

@@ -1,0 +1,49 @@
+"""What ``run.prepare(plan=...)`` may be given, and what each of it means for the first step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from omnizen.errors import UserError
+from omnizen.train.auto import first_routing
+from omnizen.train.checks import whole_elements
+from omnizen.train.router import Routing, by_patterns, by_plan, by_scheme
+
+if TYPE_CHECKING:
+    from omnizen.plan.plan import Plan
+
+
+def watches(plan: object, size: int) -> bool:
+    """Return whether the first steps are watched before there is a plan."""
+    return plan == "auto" and size > 1
+
+
+def choose_routing(
+    model: nn.Module, plan: str | Path | Plan | Mapping[str, str], size: int, values: str, dense_below: int
+) -> tuple[str, Routing, Plan | None]:
+    """Return a text that ranks can compare, who is synchronised how from the first step on, and the plan if given.
+
+    Raises:
+        UserError: what was given is no plan, or one of another job; says what is allowed.
+    """
+    if watches(plan, size):
+        return "auto", first_routing(model, values), None
+    if plan == "auto":  # nothing to plan for one rank
+        return "auto", Routing({}), None
+    if isinstance(plan, str) and not plan.endswith(".toml"):
+        return plan, by_scheme(model, plan, values, whole_elements(dense_below)), None
+    if isinstance(plan, Mapping):
+        said = " ".join(f"{pattern!r}: {scheme!r}," for pattern, scheme in plan.items())
+        return said, by_patterns(model, plan, values, whole_elements(dense_below)), None
+    if not isinstance(plan, str | os.PathLike) and not hasattr(plan, "to_toml"):
+        raise UserError(
+            f"plan: 'auto', the name of a scheme, schemes by parameter, a plan or the path of its file, or a "
+            f"strategy; got {plan!r}"
+        )
+    found, routing = by_plan(model, plan, size, values)
+    return found.to_toml(), routing, found
