@@ -6,7 +6,7 @@ from omnizen.errors import UserError
 from omnizen.measure.facts import BalanceFacts, Facts, GradientFacts, MeetingFacts, StepFacts
 from omnizen.plan.cost import Cost, predict
 from omnizen.plan.links import LinkModel
-from omnizen.plan.plan import DDP_BUCKET_BYTES
+from omnizen.plan.plan import DDP_BUCKET_BYTES, Plan
 from omnizen.plan.search import SAME, make_plan, simplest, slowest_rates
 from omnizen.types import Traffic
 from tests.plan.builders import GRADIENTS, MBIT, independent, job

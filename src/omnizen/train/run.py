@@ -188,13 +188,13 @@ class Run:
             take_weight=self._take_weight,
             shared_seed=self.seed,
         )
+        self.pulls = Pulls(model, self._engine, self.optimizers, reads)
+        self.pulls.follow()
         if scaler is not None:
             self._engine.loss_scale = scaler.get_scale
         for each in self.optimizers:
             each.register_step_pre_hook(lambda stepping, *_: self.engine.check_step(stepping))
         self._detached = Detached(self._engine, self.optimizers)
-        self.pulls = Pulls(model, self._engine, self.optimizers, reads)
-        self.pulls.follow()
         self.optimizers[0].register_step_post_hook(lambda *_: self._stepped())
         if loader is not None:
             self.loader = loader = self._share(loader)
