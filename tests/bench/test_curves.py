@@ -54,6 +54,15 @@ def test_a_run_is_tested_evenly_counts_bytes_and_learns():
     assert curve.rx_bytes == pytest.approx([0, 10 * a_step, 20 * a_step, 30 * a_step])
 
 
+def test_bytes_of_tests_are_not_counted():
+    plans = ["def-random-block(detached=0)", "def-random-block(detached=0.5)"]
+    few, many = (
+        train(blobs(), Setting(method="x", plan=plan, lr=0.01, momentum=0.0), steps=4, tests=3, seed=0)
+        for plan in plans
+    )
+    assert few.rx_bytes == many.rx_bytes
+
+
 def test_a_run_that_diverges_ends():
     curve = train(blobs(), Setting(method="dense", plan="dense", lr=1e6), steps=30, tests=4, seed=0)
     assert curve.diverged
