@@ -18,6 +18,7 @@ METHODS = (
     "torchft",
     "omnizen",
     "omnizen-lazy",
+    "omnizen-lazy-bf16",
     "omnizen-powersgd",
 )
 SUMMARIES = {
@@ -28,6 +29,7 @@ SUMMARIES = {
     "torchft": "torchft's DistributedDataParallel, one replica group a worker",
     "omnizen": "oz.init and run.prepare, plan made from measured facts",
     "omnizen-lazy": 'the same with plan="lazy": owners update rows and send those that the next batch reads',
+    "omnizen-lazy-bf16": "the same, and dense gradients in bfloat16 with error feedback",
     "omnizen-powersgd": 'the same with plan="powersgd": rank 4 from step 0, error feedback, rows of tables too',
 }
 

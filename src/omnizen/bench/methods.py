@@ -169,7 +169,10 @@ class _Committing(torch.optim.Optimizer):
         self.inner.step(closure)
 
 
-def _omnizen(plain: Plain, plan: str | None = None) -> Wrapped:
+LAZY_BF16 = {"*table.weight": "lazy", "*": "feedback(dense(values='bfloat16'))"}
+
+
+def _omnizen(plain: Plain, plan: str | dict[str, str] | None = None) -> Wrapped:
     import omnizen as oz
 
     job = plain.job
@@ -206,6 +209,7 @@ TABLE: dict[str, Method] = {
     "torchft": Method(_torchft),
     "omnizen": Method(_omnizen, sparse=True),
     "omnizen-lazy": Method(partial(_omnizen, plan="lazy"), sparse=True),
+    "omnizen-lazy-bf16": Method(partial(_omnizen, plan=LAZY_BF16), sparse=True),
     "omnizen-powersgd": Method(partial(_omnizen, plan="powersgd"), sparse=True),
 }
 
