@@ -73,7 +73,20 @@ def test_a_threshold_that_has_become_too_low_is_raised_within_the_step():
     growing = lambda rank, n: gradient(rank, n) * (1.0 + n)  # noqa: E731
     found = run(ok_topk(k / 1000, reuse=100), 2, 2, growing)
     follows = found[0][1][0].state.scalars["local"]
-    assert follows == pytest.approx(float(gradient(0).abs().topk(k).values[-1]) * 1.03**5 * 1.012)
+    assert follows == pytest.approx(float(growing(0, 1).abs().topk(k).values[-1])), (
+        "searched: raising was not enough"
+    )
+    slightly = run(ok_topk(k / 1000, reuse=100), 2, 2, lambda rank, n: gradient(rank) * (1.0 + 0.1 * n))
+    raised = slightly[0][1][0].state.scalars["local"] / float(gradient(0).abs().topk(k).values[-1])
+    assert any(raised == pytest.approx(1.03**i * (1.012 if more else 1)) for i in range(1, 6) for more in (0, 1))
+
+
+def test_growing_residuals_do_not_open_the_gates():
+    """The same gradient in each step, with feedback: what is owed doubles in the second step."""
+    size, k, numel = 8, 200, 20_000
+    found = run(feedback(ok_topk(k / numel)), size, 6, lambda rank, n: gradient(rank, 0, numel))
+    for n in range(6):
+        assert max(steps[n][1].rx_bytes for steps in found) < 9 * k * 8, n
 
 
 def test_bytes_do_not_grow_with_ranks():

@@ -26,6 +26,8 @@ from omnizen.types import Contribution, Dense, Parts, Reduced, Sparse, Sparsity,
 STEPS, LOCAL, GLOBAL, REGIONS = "steps", "local", "global", "regions"
 RAISE, RAISES, TOO_MANY = 1.03, 5, 4 / 3
 """Within a step, the local threshold is raised at most so often while it lets more than so many times k through."""
+FAR_TOO_MANY = 2.0
+"""From so many times k sums on, their threshold is searched at once; the authors' code lets such a step pass."""
 LOCAL_BAND, LOCAL_FACTOR = (2 / 3, 5 / 4), 1.012
 GLOBAL_BAND, GLOBAL_FACTOR = (2 / 3, 4 / 3), 1.008
 """Outside a band of k, the threshold of the next step is changed by the factor."""
@@ -39,7 +41,8 @@ class OkTopk:
     ``(n - 1) k``. A step has five parts:
 
     - select: by the k-th magnitude, which is searched every ``reuse`` steps; between, the threshold is reused,
-      raised within a step that lets too many through, and corrected by 1.2 % for the next;
+      raised within a step that lets too many through (and searched among those if that does not do, as while
+      residuals grow in the first steps; the authors' code lets them pass), and corrected by 1.2 % for the next;
     - regions: every ``repartition`` steps ranks average the places where each n-th of their selections ends (evenly
       spaced if a rank selected fewer than n elements), so that regions hold equally much however skewed it is;
     - split and reduce: elements go to the owner of their region, in rounds in which rank r sends to r + i, so that
@@ -91,11 +94,17 @@ class OkTopk:
             threshold = state.scalars[GLOBAL]
             if steps % self.reuse == 0 or threshold == 0.0:
                 threshold = run.threshold(sums)
-            kept = run.gather(run.balance(_from(sums, threshold)))
+            found = _from(sums, threshold)
+            counts = run.counts(found)
+            if sum(counts) > FAR_TOO_MANY * k and steps % self.reuse:  # known to all ranks
+                threshold = run.threshold(sums)
+                found = _from(sums, threshold)
+                counts = run.counts(found)
+            kept = run.gather(run.balance(found, counts))
             with span("decode", step.name):
                 value = Sparse(kept.indices, (kept.values / comm.size).to(flat.dtype), flat.numel())
-                found = torch.isin(indices, kept.indices, assume_unique=True)
-                sent = Sparse(indices[found], values[found].view(-1, 1), flat.numel())
+                all_kept = torch.isin(indices, kept.indices, assume_unique=True)
+                sent = Sparse(indices[all_kept], values[all_kept].view(-1, 1), flat.numel())
             following = _corrected(threshold, kept.indices.numel(), k, GLOBAL_BAND, GLOBAL_FACTOR)
             after = State(scalars={STEPS: steps + 1.0, LOCAL: local, GLOBAL: following}, extra={REGIONS: ends})
             return Reduced(value, sent, after)
@@ -114,6 +123,9 @@ class OkTopk:
             threshold *= RAISE
             kept = ~(values.abs() < threshold)
             indices, values = indices[kept], values[kept]
+        if indices.numel() > TOO_MANY * k:  # the k largest are among them
+            at, values = largest(values, k)
+            return indices[at], values, _least(values)
         return indices, values, _corrected(threshold, indices.numel(), k, LOCAL_BAND, LOCAL_FACTOR)
 
     def traffic(self, pattern: Sparsity, size: int) -> Traffic:
@@ -178,11 +190,14 @@ class _Run:
             return 0.0
         return _least(largest(magnitudes, self.k)[1])
 
-    def balance(self, kept: Sparse) -> Sparse:
+    def counts(self, kept: Sparse) -> list[int]:
+        """Return how many sums each rank keeps."""
+        told = self.comm.all_gather([torch.tensor([kept.indices.numel()], device=kept.indices.device)]).wait()
+        return [int(part) for (part,) in told]
+
+    def balance(self, kept: Sparse, counts: list[int]) -> Sparse:
         """Deal what all ranks keep out anew, in the same order and evenly."""
         count, size = kept.indices.numel(), self.comm.size
-        told = self.comm.all_gather([torch.tensor([count], device=kept.indices.device)]).wait()
-        counts = [int(part) for (part,) in told]
         first, total = sum(counts[: self.comm.rank]), sum(counts)
         marks = [min(max(total * part // size - first, 0), count) for part in range(size + 1)]
         received = self.comm.all_to_all(_sliced(kept, marks)).wait()
