@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -58,11 +59,15 @@ def test_an_error_reaches_the_future() -> None:
         def is_last(self):
             return True
 
+    handed_over = threading.Event()
+
     def body(comm):
         if comm.rank:
+            assert handed_over.wait(10)
             return
         state = state_on(comm)
         futures = [hook(state, Bucket()) for _ in range(3)]  # those behind the one that failed must end as well
+        handed_over.set()
         for future in futures:
             with pytest.raises(PeerLost):
                 future.wait()
