@@ -27,9 +27,10 @@ from omnizen.errors import OmnizenError
 if TYPE_CHECKING:
     from omnizen.comm.meter import Metered
 
-SHORT_S = 0.1
-MORE = 3
-"""Reductions predicted to be shorter than ``SHORT_S`` are repeated so many times more often: they vary more."""
+ENOUGH_S = 2.0
+"""A scheme is repeated for about so long: short reductions vary more, and only many of them tell schemes apart."""
+MORE = 15
+"""The most that repeats are multiplied by for that."""
 
 
 class SyncJob(BaseModel):
@@ -37,8 +38,8 @@ class SyncJob(BaseModel):
 
     Args:
         schemes: catalogue names; those that do not apply to a gradient's kind are left out for it.
-        repeats: timed reductions of each scheme, in turn with the others, after one that is not timed; ``MORE``
-            times as many where they are short.
+        repeats: timed reductions of each scheme, in turn with the others, after one that is not timed; up to
+            ``MORE`` times as many where they are short.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -189,8 +190,8 @@ def time_point(job: SyncJob, point: Point, timings: list[Timing], comm: Metered,
     mine = contribution(point, comm.rank, job.seed)
     reducers = {t.scheme: catalog.reducer(t.scheme) for t in timings}
     states = {name: reducer.init(mine) for name, reducer in reducers.items()}
-    shortest_s = min((t.predicted_s for t in timings), default=0.0)
-    repeats = job.repeats if shortest_s >= SHORT_S else MORE * job.repeats
+    shortest_s = max(1e-3, min((t.predicted_s for t in timings), default=ENOUGH_S))
+    repeats = max(job.repeats, min(MORE * job.repeats, round(ENOUGH_S / shortest_s)))
     order = random.Random(point.name)  # equal on all ranks
     for repeat in range(1 + repeats):
         for timing in order.sample(timings, len(timings)):  # nobody always follows the same other
