@@ -229,3 +229,10 @@ def test_rows_that_may_be_pulled_lazily_are_and_halve_the_prediction():
     assert table.rx_bytes < 0.5 * before.rx_bytes
     assert before.scheme in {r.scheme for r in table.rejected}
     assert Plan.from_toml(lazy.to_toml()) == lazy
+
+
+def test_a_small_gain_is_not_worth_being_lazy_for():
+    facts = job(2, latency_s=5e-3)
+    (table,) = (t for t in make_plan(facts, lazy={"table.weight"}).tensors if t.name == "table.weight")
+    assert table.scheme != "lazy"
+    assert "lazy" in {r.scheme for r in table.rejected}

@@ -18,6 +18,9 @@ from omnizen.types import Sparsity
 
 BUCKET_CHOICES = (DDP_BUCKET_BYTES, *(2**i * 2**20 for i in (3, 2, 1, 0)))
 """Bucket sizes that are compared, bytes; the first wins a tie."""
+CLEARLY_LAZY = 0.8
+"""Lazy pull must be predicted to take at most this share of the best other scheme's time: ranks meet twice more in
+a step, and no trial can correct the prediction before training follows it."""
 SAME = 0.005
 """A difference of predictions below this share is not worth a reason."""
 
@@ -91,7 +94,10 @@ def _applying(allowed: Sequence[str] | None) -> dict[Kind, dict[str, Reducer]]:
 
 
 def _choose(gradient: GradientFacts, pattern: Sparsity, costs: dict[str, Cost]) -> TensorPlan:
-    best = simplest(costs)
+    eager = {name: cost for name, cost in costs.items() if name != LAZY}
+    best = simplest(eager)
+    if LAZY in costs and costs[LAZY].seconds <= CLEARLY_LAZY * costs[best].seconds:
+        best = LAZY
     rejected = [
         Rejected(
             scheme=name,
@@ -126,6 +132,9 @@ def simplest(costs: Mapping[str, Cost]) -> str:
 
 def why_not(cost: Cost, best: Cost, pattern: Sparsity, scheme: str) -> str:
     """Say in words what makes a scheme slower than the best one."""
+    if scheme == LAZY and cost.seconds < best.seconds:
+        gain = 1 - cost.seconds / best.seconds
+        return f"{gain:.0%} faster by the formulas, too little for meeting twice more in a step"
     if cost.seconds <= (1 + SAME) * best.seconds:
         return "as good as the one chosen" + (f", within {SAME:.1%}" if cost.seconds > best.seconds else "")
     slower = f"{cost.seconds / best.seconds:.2f} times the time" if best.seconds else "slower"
