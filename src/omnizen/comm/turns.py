@@ -84,11 +84,13 @@ class Turns:
                 return False
             job = self._queue.popleft()
             self._at_work = True
-        job.run()
-        with self._changed:
-            self._at_work = False
-            if self._queue or self._closed:
-                self._changed.notify()
+        try:
+            job.run()
+        finally:  # also after an error of who is told, or all who come later would wait for ever
+            with self._changed:
+                self._at_work = False
+                if self._queue or self._closed:
+                    self._changed.notify()
         return True
 
     def close(self, *, wait: bool = True) -> None:

@@ -198,12 +198,12 @@ def _go_on(run: Run, path: Path, shared: dict[str, Any], own: dict[str, Any], fo
     from omnizen.plan.plan import Plan
 
     with _reading(path):
+        run.pulls.restart()  # nothing of before is sent any more
         load_shared(run.model, run.optimizers, found, shared)
         if shared["plan"]:
             run.follow(Plan.from_toml(shared["plan"], source=f"the plan in {path}"))
         run.engine.step = shared["step"]
         run.engine.buffers.finish()
-        run.pulls.restart()
         restore_own(run, own)
         run.detached.load_state_dict(own["detached"])
 

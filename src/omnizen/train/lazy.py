@@ -8,6 +8,8 @@ reads is its last value.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +24,7 @@ from omnizen.kernels.merge import merge
 from omnizen.plan.lazy import LAZY
 from omnizen.protocols import Comm, Pending
 from omnizen.spans import span
+from omnizen.train.guard import holds_any
 from omnizen.train.owned import OwnedRows
 from omnizen.train.rows import no_rows, rows_of, sparse_grad
 from omnizen.train.units import Rest, scale
@@ -41,6 +44,9 @@ class LazyTable:
         self.name, self.params, self.state = name, [param], State()
         self._comm = comm
         self._index = index_dtype(param.shape[0])
+        self._late: Tensor | None = None
+        self._given: weakref.ref[Tensor] | None = None
+        self._added = self._owners_step = False
         self.restart()
 
     def restart(self) -> None:
@@ -52,15 +58,15 @@ class LazyTable:
         self._requests: list[Tensor] = []
         self._somebody_asked = False
         self._answer: Pending[list[Parts]] | None = None
-        self._late: Tensor | None = None
-        self._given: tuple[Tensor, int] | None = None
+        self._version = self._state_spread_at = 0
 
     def reduce(self, comm: Comm, factor: float, step: Step) -> Rest:
         """Send gradients, and the rows that the next batch will read, to their owners; the rest averages."""
         del step
         (param,) = self.params
         grad = param.grad
-        left = self._left_from_before(grad)
+        left = self._is_given(grad) and not self._added  # what an earlier backward left, untouched by this one
+        self._added, self._owners_step = False, True
         with span("select", self.name):
             if grad is not None and not grad.is_sparse:
                 raise UserError(
@@ -68,7 +74,8 @@ class LazyTable:
                     "embeddings with sparse=True whose rows are only looked up"
                 )
             rows = no_rows(param) if grad is None or left or factor == 0.0 else rows_of(grad)
-            self._check_read(rows.indices)
+            self.check_read(rows.indices)
+            self._settle()
             if factor not in (0.0, 1.0):
                 rows = Sparse(rows.indices, rows.values * factor, rows.num_rows)
         with span("encode", self.name):
@@ -82,29 +89,43 @@ class LazyTable:
         """Give the parameter its owners' part of the averaged gradient."""
         if self._late is not None:
             self.params[0].grad, self._late = self._late, None
-            self._given = (self.params[0].grad, self.params[0].grad._version)
+            self._given = weakref.ref(self.params[0].grad)
+
+    def adding(self, _: Tensor) -> None:
+        """Before a gradient is added to ``.grad``: refuse to add it to this rank's part of an average."""
+        grad = self.params[0].grad
+        if grad is not None and self._is_given(grad) and holds_any(grad):
+            raise UserError(
+                f"{self.name}.grad holds this rank's part of an average, and a second backward was added to it; "
+                "put all but the last backward of a step under run.no_sync(), and zero all gradients after the step"
+            )
+        self._added = True
 
     def look_ahead(self, rows: Tensor | None) -> None:
         """Say which rows (any shape, repeats allowed) the batch after the next backward will read, if known."""
         self._wanted = None if rows is None else self.rows.by_owner(self._distinct(rows))
 
     def stepped(self) -> None:
-        """After the optimizer's step: begin to send new values to those who asked for them."""
+        """After an optimizer's step: begin to send new values to those who asked for them."""
+        if not self._owners_step:  # by an average from before the table was pulled lazily, alike on all ranks
+            return
         grad = self.params[0].grad
-        updated = self._given is not None and grad is not None and grad is self._given[0]
-        self._given = None
-        self.rows.changed(grad.coalesce().indices()[0] if updated and grad is not None else self.rows.own[:0])
+        self._settle(after_step=True)  # a second step: what is on its way is from before it
+        self.rows.changed(self.rows.own[:0] if grad is None else rows_of(grad).indices)
         if self._somebody_asked:
             self._begin_answer()
 
-    def ready(self, rows: Tensor) -> None:
-        """Have the last values of the rows that a batch reads; all ranks call it in the same order."""
+    def ready(self, rows: Tensor, *, foreseen: bool) -> None:
+        """Have the last values of the rows that a batch reads; all ranks call it in the same order.
+
+        Args:
+            foreseen: the batch is the one that was looked ahead to.
+        """
         if self._answer is None and self._somebody_asked:  # a step was left out: nothing changed, yet they asked
             self._begin_answer()
-        if self._answer is not None:
-            answer, self._answer = self._answer, None
-            self._take(answer.wait())
-        elif not self.rows.all_current:
+        answered = self._answer is not None
+        self._settle()
+        if not (answered and foreseen) and not self.rows.all_current:
             self.pull(rows)
 
     def pull(self, rows: Tensor) -> None:
@@ -120,27 +141,28 @@ class LazyTable:
                 )
         self._requests = [part for _, part in requests]
         self._begin_answer()
-        assert self._answer is not None
-        answer, self._answer = self._answer, None
-        self._take(answer.wait())
+        self._settle()
 
     @torch.no_grad()
     def flush(self) -> None:
         """Give every rank every row's last value; called by all ranks between steps."""
+        self._settle()
         if not self.rows.all_current:
             self._spread(self.rows.lacking_anywhere(), [self.params[0].detach()])
             self.rows.all_came()
 
     @torch.no_grad()
-    def spread_state(self, kept: dict[str, Any]) -> None:
-        """Make what the optimizer keeps for each row equal on all ranks.
+    def spread_state(self, kept: Sequence[dict[str, Any]]) -> None:
+        """Make what optimizers keep for each row equal on all ranks; called by all ranks between steps.
 
         Args:
-            kept: the optimizer's state of the parameter.
+            kept: each optimizer's state of the parameter.
         """
-        like = self.params[0].shape
-        by_row = [t for _, t in sorted(kept.items()) if isinstance(t, Tensor) and t.shape == like]
-        self._spread(self.rows.stirred(), by_row)
+        if self._state_spread_at != self.rows.changes:
+            self._state_spread_at = self.rows.changes
+            like = self.params[0].shape
+            found = [t for state in kept for _, t in sorted(state.items())]
+            self._spread(self.rows.stirred(), [t for t in found if isinstance(t, Tensor) and t.shape == like])
 
     def _spread(self, rows: Tensor, tensors: list[Tensor]) -> None:
         parts = [rows.to(self._index), *(tensor.index_select(0, rows) for tensor in tensors)]
@@ -156,23 +178,17 @@ class LazyTable:
             raise UserError(f"rows of {self.name} are 0..{self.rows.num_rows - 1}; row {wrong} is to be read")
         return found
 
-    def _left_from_before(self, grad: Tensor | None) -> bool:
-        """Whether the gradient is what an earlier backward left, untouched; refuses one that was added to."""
-        if self._given is None or grad is None or grad is not self._given[0]:
-            return False
-        if grad._version != self._given[1]:
-            raise UserError(
-                f"{self.name}.grad holds this rank's part of an average, and a second backward was added to it "
-                "before optimizer.step(); put all but the last backward of a step under run.no_sync()"
-            )
-        return True
+    def _is_given(self, grad: Tensor | None) -> bool:
+        return grad is not None and self._given is not None and self._given() is grad
 
-    def _check_read(self, rows: Tensor) -> None:
+    def check_read(self, rows: Tensor) -> None:
+        """Refuse rows (``[k]`` int64) that were read without their last values."""
         old = self.rows.maybe_old(rows)
         if len(old):
             raise OmnizenError(
                 f"row {int(old[0])} of {self.name} was read in this step without its last value: reads(batch) did "
-                "not name it, or forward read it other than by the embedding; name every row that forward looks up"
+                "not name it, the batch did not come from the loader of run.prepare(), a step was taken since it "
+                "came, or forward read it other than by the embedding; name every row that forward looks up"
             )
 
     def _push_parts(self, rows: Sparse, asked: list[Tensor], told: Tensor) -> list[Parts]:
@@ -208,11 +224,21 @@ class LazyTable:
                 places = self.rows.lacking(rank, rows)
                 parts.append([param.index_select(0, rows[places]), pack_bits(places, len(rows))])
         self._requests, self._somebody_asked = [], False
+        self._version = param._version
         self._answer = self._comm.all_to_all(parts)
 
     @torch.no_grad()
-    def _take(self, answers: list[Parts]) -> None:
+    def _settle(self, *, after_step: bool = False) -> None:
+        """Take the rows that are on their way, if any."""
+        if self._answer is None:
+            return
         (param,) = self.params
+        answers, self._answer = self._answer.wait(), None
+        if param._version != self._version and not after_step:
+            raise UserError(
+                f"{self.name} was written to after optimizer.step(), while rows of it were on their way; call "
+                "run.flush() on all ranks before you change weights yourself"
+            )
         with span("decode", self.name):
             for asked, (values, bits) in zip(self._asked, answers, strict=True):
                 rows = asked[unpack_bits(bits).to(asked.device)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import fields, is_dataclass
 from typing import Any, cast
@@ -190,18 +191,35 @@ class CountingLoader:
     def __init__(self, loader: Any, count: Callable[[int], None], ended: Callable[[], None]) -> None:
         self.inner, self._count, self._ended = loader, count, ended
         self.around: Around = iter
+        self._place: Any = None
+        """State of the loader at the batch in hand, where it is read ahead."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        found = getattr(self.inner, name)
+        if name == "state_dict" and self._place is not None:
+            return lambda: self._place
+        if name == "load_state_dict":
+            self._place = None
+        return found
 
     def __len__(self) -> int:
         return len(self.inner)
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.around(self.inner):
+        places: deque[Any] = deque()
+        noted = self.around is not iter and hasattr(self.inner, "state_dict")
+        batches = self._noting(places) if noted else self.inner
+        for batch in self.around(batches):
+            self._place = places.popleft() if places else None
             self._count(batch_samples(batch))
             yield batch
+        self._place = None
         self._ended()
+
+    def _noting(self, places: deque[Any]) -> Iterator[Any]:
+        for batch in self.inner:
+            places.append(self.inner.state_dict())
+            yield batch
 
 
 def batch_samples(batch: Any) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from omnizen.errors import Disagreement
+from omnizen.errors import Disagreement, UserError
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Reducer
 from omnizen.reducers.compact import Compact
@@ -16,6 +16,7 @@ from omnizen.reducers.named import Named
 from omnizen.sparse.masks import Masks
 from omnizen.sparse.pruning import best, magnitude_scores
 from omnizen.train.everyone import on_everyone
+from omnizen.train.lazy import LazyTable
 from omnizen.train.units import DenseBucket
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def use_masks(run: Run, masks: Masks) -> None:
     def gather(text: str) -> list[str]:
         return run.engine.call(lambda: gather_texts(run.control, text))
 
-    on_everyone(gather, lambda: list(masks.of(run.model)))
+    on_everyone(gather, lambda: _check_masks(run, masks))
     lines = [f"{name}: {digest}" for name, digest in sorted(masks.digests().items())]
     columns = [text.split("\n") for text in gather("\n".join(lines))]
     for i in range(max(map(len, columns))):
@@ -75,6 +76,16 @@ def use_masks(run: Run, masks: Masks) -> None:
                 masks.kept.get(slot.name, torch.ones(slot.shape, dtype=torch.bool)) for slot in unit.layout.slots
             ]
             unit.state = reducer.with_support(unit.state, torch.cat([part.reshape(-1).cpu() for part in parts]))
+
+
+def _check_masks(run: Run, masks: Masks) -> None:
+    list(masks.of(run.model))
+    for unit in run.engine.units:
+        if isinstance(unit, LazyTable) and unit.name in masks.kept:
+            raise UserError(
+                f"{unit.name} is pulled lazily, so its rows are on their way when masks would zero them after a "
+                "step; use another scheme for it, or leave it out of the masks"
+            )
 
 
 def _compact_in(reducer: Reducer) -> Compact | None:

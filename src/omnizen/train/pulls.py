@@ -47,6 +47,11 @@ class Pulls:
         self.waited: Callable[[float, float], None] = lambda *_: None
         """Told when the user's thread waited for rows, from and until (``time.monotonic``)."""
 
+    @property
+    def ahead(self) -> bool:
+        """Whether batches are looked at before their turn."""
+        return self._reads is not None
+
     def follow(self) -> None:
         """Look after the tables among the engine's units, from now on; all rows are equal on all ranks now."""
         for hook in self._hooks:
@@ -62,25 +67,27 @@ class Pulls:
                 by_param[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in by_param
             ]
             if held:
+                self._hooks.append(optimizer.register_step_pre_hook(partial(self._stepping, held)))
                 self._hooks.append(optimizer.register_step_post_hook(partial(self._stepped, held)))
+        for table in self._tables.values():
+            self._hooks.append(table.params[0].register_hook(table.adding))
         for module in self._model.modules():
             table = by_param.get(id(getattr(module, "weight", None)))
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and table is not None:
-                self._hooks.append(module.register_forward_pre_hook(partial(self._looked_up, table)))
-        self._hooks.append(self._model.register_state_dict_pre_hook(self._saved))
+                looked_up, saved = TableHook(table, self._looked_up), TableHook(table, self._saved)
+                self._hooks.append(module.register_forward_pre_hook(looked_up, with_kwargs=True))
+                self._hooks.append(module.register_state_dict_pre_hook(saved))
 
     def around(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield batches, each when its rows are there, and look one batch ahead."""
-        if self._reads is None:
-            yield from batches
-            return
         nothing = object()
         rest = iter(batches)
-        batch = next(rest, nothing)
+        batch, foreseen = next(rest, nothing), False  # the pass before may have been left with a batch foreseen
         while batch is not nothing:
             now, batch = batch, next(rest, nothing)
             if self._tables:
-                self._before(now, None if batch is nothing else batch)
+                self._before(now, None if batch is nothing else batch, foreseen=foreseen)
+                foreseen = True
             yield now
 
     def flush(self, *, state: bool = False) -> None:
@@ -92,10 +99,8 @@ class Pulls:
         for table in self._tables.values():
             self._engine.call(table.flush)
             if state:
-                for optimizer in self._optimizers:
-                    kept = optimizer.state.get(table.params[0], {})
-                    if kept:
-                        self._engine.call(partial(table.spread_state, kept))
+                kept = [optimizer.state.get(table.params[0], {}) for optimizer in self._optimizers]
+                self._engine.call(partial(table.spread_state, kept))
 
     def restart(self) -> None:
         """Begin anew with all rows equal on all ranks: a checkpoint was read."""
@@ -106,11 +111,11 @@ class Pulls:
         """Return ids of the parameters whose ``.grad`` holds this rank's part of the average only."""
         return {id(table.params[0]) for table in self._tables.values()}
 
-    def _before(self, now: Any, coming: Any) -> None:
+    def _before(self, now: Any, coming: Any, *, foreseen: bool) -> None:
         rows, ahead = self._named(now), self._named(coming) if coming is not None else None
         begin_s = time.monotonic()
         for name, table in self._tables.items():
-            self._engine.call(partial(table.ready, rows[name]))
+            self._engine.call_for_step(partial(table.ready, rows[name], foreseen=foreseen))
             table.look_ahead(None if ahead is None else ahead[name])
         self.waited(begin_s, time.monotonic())
 
@@ -122,32 +127,74 @@ class Pulls:
                 raise UserError(f"reads(batch) names no rows of {name}: {nearest(name, list(rows))}")
         return rows
 
+    def _stepping(self, tables: list[LazyTable], optimizer: Optimizer, *_: Any) -> None:
+        for table in tables:  # schedules and checkpoints may change its settings
+            check_row_wise(table.name, table.params[0], [optimizer])
+
     def _stepped(self, tables: list[LazyTable], *_: Any) -> None:
         for table in tables:
             self._engine.call(table.stepped)
 
-    def _looked_up(self, table: LazyTable, module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if table.rows.all_current or not args:
+    def _looked_up(
+        self, table: LazyTable, module: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]
+    ) -> None:
+        rows = args[0] if args else named.get("input")
+        if table.rows.all_current or rows is None:
             return
-        if module.training and torch.is_grad_enabled():
-            if self._reads is None:
-                begin_s = time.monotonic()
-                self._engine.call(partial(table.pull, args[0]))
-                self.waited(begin_s, time.monotonic())
+        training = module.training and torch.is_grad_enabled()
+        if training and self._reads is None:
+            begin_s = time.monotonic()
+            self._engine.call_for_step(partial(table.pull, rows))
+            self.waited(begin_s, time.monotonic())
             return
-        old = table.rows.maybe_old(args[0].detach().reshape(-1).long())
+        if training:
+            table.check_read(rows.detach().reshape(-1).long())
+            return
+        old = table.rows.maybe_old(rows.detach().reshape(-1).long())
         if len(old):
             raise UserError(
                 f"row {int(old[0])} of {table.name} is read outside of training and its last value lies at its "
                 "owner; call run.flush() on all ranks before you evaluate"
             )
 
-    def _saved(self, *_: Any) -> None:
-        late = [table.name for table in self._tables.values() if not table.rows.all_current]
-        if late:
-            raise UserError(
-                f"state_dict: rows of {late[0]} lie at their owners; call run.flush() on all ranks before"
-            )
+    def _saved(self, table: LazyTable, *_: Any) -> None:
+        check_all_here(table, "state_dict")
+
+
+def _nothing(*_: Any) -> None:
+    """What copies of a module have in place of a hook."""
+
+
+def _no_hook() -> Callable[..., None]:
+    return _nothing
+
+
+class TableHook:
+    """A hook of a module that looks a table up; copies of the module do without, and have every row's last value.
+
+    Args:
+        work: called with the table and what the hook is called with.
+    """
+
+    def __init__(self, table: LazyTable, work: Callable[..., None]) -> None:
+        self._table, self._work = table, work
+
+    def __call__(self, *given: Any) -> None:
+        """Do the hook's work."""
+        self._work(self._table, *given)
+
+    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
+        """Be left out of copies and pickles (``copy.deepcopy(model)``, ``torch.save(model)``)."""
+        check_all_here(self._table, "a copy")
+        return _no_hook, ()
+
+
+def check_all_here(table: LazyTable, what: str, *_: Any) -> None:
+    """Refuse to hand a table on whose rows lie at their owners."""
+    if not table.rows.all_current:
+        raise UserError(
+            f"{what} of the model: rows of {table.name} lie at their owners; call run.flush() on all ranks before"
+        )
 
 
 def check_lazy(
@@ -171,6 +218,14 @@ def check_lazy(
     for name, param in lazy:
         check_lookups(name, param, model)
         check_row_wise(name, param, optimizers)
+
+
+def check_reads(reads: object, loader: object) -> None:
+    """Refuse to name rows of batches that no loader hands out."""
+    if reads is not None and loader is None:
+        raise UserError("reads: names the rows of a loader's batches, and run.prepare() got no loader; give it one")
+    if reads is not None and not callable(reads):
+        raise UserError(f"reads: a function from a batch to the rows that forward will look up, got {reads!r}")
 
 
 def may_be_lazy(model: nn.Module, optimizers: Sequence[Optimizer], scaler: object) -> frozenset[str]:

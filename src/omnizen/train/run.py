@@ -35,7 +35,7 @@ from omnizen.train.control import Turn
 from omnizen.train.detached import Detached
 from omnizen.train.everyone import on_everyone
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
-from omnizen.train.pulls import Pulls, Reads, check_lazy, may_be_lazy
+from omnizen.train.pulls import Pulls, Reads, check_lazy, check_reads, may_be_lazy
 from omnizen.train.record import StepRecord, lab_facts
 from omnizen.train.router import DENSE_BELOW, Routing, build, from_plan
 from omnizen.train.start import Started, equalise
@@ -169,8 +169,10 @@ class Run:
             self.optimizers = check_optimizers(optimizer, model)
             said, routing, self.plan = choose_routing(model, plan, self.size, values, dense_below)
             check_lazy(model, routing.schemes, self.optimizers, scaler)
+            check_reads(reads, loader)
             shown = (
-                f"values: {values}\nreduction: {reduction}\nseed: {self.seed}\nloader: {describe_loader(loader)}"
+                f"values: {values}\nreduction: {reduction}\nseed: {self.seed}\nloader: {describe_loader(loader)}\n"
+                f"reads: {'none' if reads is None else 'given'}"
             )
             return f"plan: {said}\n{shown}", routing
 
@@ -319,6 +321,7 @@ class Run:
         """Synchronise by this plan from the next step on; the same call, with the same plan, on all ranks."""
         if self._watch is not None:
             self._watch.stop()
+        self.pulls.flush(state=True)
         self.engine.route(build(self.model, from_plan(plan, self._values), comm=self.gradients))
         self.pulls.follow()
         self.facts, self.plan = facts or self.facts, plan
@@ -347,7 +350,8 @@ class Run:
             shared = ShardedLoader(loader, self.rank, self.size, seed, self._count)
         else:
             shared = CountingLoader(loader, self._count, lambda: self.engine.announce(Turn.LOADER_ENDED))
-        shared.around = self.pulls.around
+        if self.pulls.ahead:
+            shared.around = self.pulls.around
         return shared
 
     def _count(self, samples: int) -> None:

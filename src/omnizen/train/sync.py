@@ -164,6 +164,15 @@ class Engine:
         """Run something that communicates in its turn, and return its result."""
         return self.wire.submit(work).wait()
 
+    def call_for_step(self, work: Callable[[], None]) -> None:
+        """Run something that communicates and that only ranks do that take another step.
+
+        Raises:
+            UnevenInputs: another rank has no more steps.
+        """
+        said = Later(partial(self._agree, Word(Turn.STEP, self.step)))
+        self.wire.submit(partial(self._or_hear, said, work)).wait()
+
     def close(self) -> None:
         """Take the hooks off and end the thread."""
         for hook in self._hooks:
