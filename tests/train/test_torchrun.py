@@ -55,12 +55,12 @@ def start_agent(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.procs
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_job_equals_one_process_on_the_union(tmp_path: Path, nodes: int) -> None:
+@pytest.mark.parametrize(("nodes", "plan"), [(1, "zen-coo"), (2, "zen-coo"), (1, "lazy")])
+def test_a_job_equals_one_process_on_the_union(tmp_path: Path, nodes: int, plan: str) -> None:
     port = free_port()
     common = [f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}", "--master-addr=127.0.0.1"]
     common.append(f"--master-port={port}")
-    torchrun(*[[*common, f"--node-rank={node}", str(JOB), str(tmp_path)] for node in range(nodes)])
+    torchrun(*[[*common, f"--node-rank={node}", str(JOB), str(tmp_path), plan] for node in range(nodes)])
     first, second = (torch.load(tmp_path / f"weights-{rank}.pt", weights_only=True) for rank in range(2))
     assert_equal(first, second)
     with oz.init() as run:

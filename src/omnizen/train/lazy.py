@@ -46,6 +46,7 @@ class LazyTable:
         self._index = index_dtype(param.shape[0])
         self._late: Tensor | None = None
         self._given: weakref.ref[Tensor] | None = None
+        self._given_version = 0
         self._added = self._owners_step = False
         self.restart()
 
@@ -87,14 +88,16 @@ class LazyTable:
 
     def finish(self) -> None:
         """Give the parameter its owners' part of the averaged gradient."""
-        if self._late is not None:
-            self.params[0].grad, self._late = self._late, None
-            self._given = weakref.ref(self.params[0].grad)
+        given, self._late = self._late, None
+        if given is not None:
+            self.params[0].grad = given
+            self._given, self._given_version = weakref.ref(given), given._version
 
     def adding(self, _: Tensor) -> None:
         """Before a gradient is added to ``.grad``: refuse to add it to this rank's part of an average."""
         grad = self.params[0].grad
-        if grad is not None and self._is_given(grad) and holds_any(grad):
+        untouched = grad is not None and grad._version == self._given_version  # neither zeroed nor empty by chance
+        if grad is not None and self._is_given(grad) and (untouched or holds_any(grad)):
             raise UserError(
                 f"{self.name}.grad holds this rank's part of an average, and a second backward was added to it; "
                 "put all but the last backward of a step under run.no_sync(), and zero all gradients after the step"

@@ -189,7 +189,7 @@ class TableHook:
         return _no_hook, ()
 
 
-def check_all_here(table: LazyTable, what: str, *_: Any) -> None:
+def check_all_here(table: LazyTable, what: str) -> None:
     """Refuse to hand a table on whose rows lie at their owners."""
     if not table.rows.all_current:
         raise UserError(

@@ -170,11 +170,9 @@ class Run:
             said, routing, self.plan = choose_routing(model, plan, self.size, values, dense_below)
             check_lazy(model, routing.schemes, self.optimizers, scaler)
             check_reads(reads, loader)
-            shown = (
-                f"values: {values}\nreduction: {reduction}\nseed: {self.seed}\nloader: {describe_loader(loader)}\n"
-                f"reads: {'none' if reads is None else 'given'}"
-            )
-            return f"plan: {said}\n{shown}", routing
+            named = "none" if reads is None else "given"
+            shown = f"values: {values}\nreduction: {reduction}\nseed: {self.seed}\nreads: {named}"
+            return f"plan: {said}\n{shown}\nloader: {describe_loader(loader)}", routing
 
         said, routing = on_everyone(partial(gather_texts, self.control), choose)
         self.started = equalise(model, self.control)
