@@ -69,8 +69,7 @@ class Pulls:
             if held:
                 self._hooks.append(optimizer.register_step_pre_hook(partial(self._stepping, held)))
                 self._hooks.append(optimizer.register_step_post_hook(partial(self._stepped, held)))
-        for table in self._tables.values():
-            self._hooks.append(table.params[0].register_hook(table.adding))
+        self._hooks += [lazy.params[0].register_hook(lazy.adding) for lazy in self._tables.values()]
         for module in self._model.modules():
             table = by_param.get(id(getattr(module, "weight", None)))
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and table is not None:
