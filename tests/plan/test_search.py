@@ -5,6 +5,7 @@ import pytest
 from omnizen.errors import UserError
 from omnizen.measure.facts import BalanceFacts, Facts, GradientFacts, MeetingFacts, StepFacts
 from omnizen.plan.cost import Cost, predict
+from omnizen.plan.explain import explain
 from omnizen.plan.links import LinkModel
 from omnizen.plan.plan import DDP_BUCKET_BYTES, Plan
 from omnizen.plan.search import SAME, make_plan, simplest, slowest_rates
@@ -229,6 +230,7 @@ def test_rows_that_may_be_pulled_lazily_are_and_halve_the_prediction():
     assert table.rx_bytes < 0.5 * before.rx_bytes
     assert before.scheme in {r.scheme for r in table.rejected}
     assert Plan.from_toml(lazy.to_toml()) == lazy
+    assert "table.weight (row-sparse): lazy, as the cheapest" in explain(lazy, facts)
 
 
 def test_a_small_gain_is_not_worth_being_lazy_for():

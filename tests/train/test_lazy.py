@@ -276,7 +276,7 @@ def test_a_row_that_was_not_named_is_noticed() -> None:
 
 def test_names_that_do_not_exist_and_rows_out_of_range() -> None:
     def body(run: Run):
-        with pytest.raises(UserError, match=r"names no rows of table\.weight"):
+        with pytest.raises(UserError, match=r"must name the rows of table\.weight; it names those of table"):
             train_a_little(run, reads=lambda ids: {"table": ids})
         run._end(announce=False)
 

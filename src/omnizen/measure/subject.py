@@ -71,7 +71,9 @@ def load_subject(path: str) -> Subject:
     if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], nn.Module) and _batches(made[1])):
         names = [type(part).__name__ for part in (made if isinstance(made, tuple) else (made,))]
         got = f"({', '.join(names)})" if isinstance(made, tuple) else names[0]
-        raise UserError(f"{path} must return (model, {{batch size: [batch, ...]}}, loss), got {got}")
+        raise UserError(
+            f"{path} must return (model, {{batch size: [batch, ...]}}, loss), a list for each size; got {got}"
+        )
     if not callable(made[2]):
         raise UserError(f"{path} must return a loss(model, batch) as the third, got {type(made[2]).__name__}")
     return Subject(*made)
@@ -79,5 +81,5 @@ def load_subject(path: str) -> Subject:
 
 def _batches(given: object) -> bool:
     return isinstance(given, Mapping) and all(
-        isinstance(size, int) and isinstance(batches, Sequence) for size, batches in given.items()
+        isinstance(size, int) and isinstance(batches, list) for size, batches in given.items()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from omnizen.errors import UserError
 from omnizen.measure.facts import Facts, GradientFacts
+from omnizen.plan.lazy import LAZY, SUMMARY
 from omnizen.plan.links import LinkModel
 from omnizen.plan.plan import Plan, TensorPlan
 from omnizen.plan.words import amount, duration, rate
@@ -84,12 +85,13 @@ def _chosen(plan: Plan, facts: Facts) -> list[str]:
 def _one_tensor(tensor: TensorPlan) -> list[str]:
     from omnizen.catalog import REDUCERS
 
+    summary = SUMMARY if tensor.scheme == LAZY else REDUCERS[tensor.scheme].summary
     tried = f", {duration(tensor.measured_s)} when tried" if tensor.measured_s is not None else ""
     how = "as the fastest of those tried" if tensor.origin == "trial" else "as the cheapest by the formulas"
     lines = [
         f"{tensor.name} ({tensor.kind}): {tensor.scheme}, {how}: {duration(tensor.predicted_s)} predicted{tried}, "
         f"{amount(tensor.rx_bytes)} received",
-        f"  {tensor.scheme}: {REDUCERS[tensor.scheme].summary}",
+        f"  {tensor.scheme}: {summary}",
     ]
     for other in tensor.rejected:
         tried = f", {duration(other.measured_s)} when tried" if other.measured_s is not None else ""

@@ -12,6 +12,8 @@ from omnizen.types import Sparsity, Traffic
 LAZY = "lazy"
 """Name of the scheme in plans; it belongs to training as a whole, so it is no row of the catalogue of reducers."""
 
+SUMMARY = "gradients to owners, who update the rows and send them to those whose next batch reads them"
+
 
 @dataclass(frozen=True, slots=True)
 class LazyPull:

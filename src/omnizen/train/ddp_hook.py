@@ -19,13 +19,11 @@ from omnizen.protocols import Comm, Reducer
 from omnizen.spans import span
 from omnizen.train.checks import check_seconds
 from omnizen.train.ddp_short import ShortGradients
-from omnizen.train.router import make_reducer, shortens
+from omnizen.train.router import SHORT, make_reducer, shortens
 from omnizen.train.rows import like_param, real, rows_of, sparse_grad, sum_dtype
 from omnizen.train.units import dense_value, sparse_value
 from omnizen.train.wire import Wire
 from omnizen.types import Dense, State, Step
-
-SHORT = {"zen": "zen-coo"}
 
 
 @dataclass(slots=True)

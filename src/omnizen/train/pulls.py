@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
-from omnizen.errors import UserError, nearest
+from omnizen.errors import UserError
 from omnizen.plan.lazy import LAZY
 from omnizen.train.lazy import LazyTable
 from omnizen.train.sync import Engine
@@ -123,7 +123,9 @@ class Pulls:
         rows = self._reads(batch)
         for name in self._tables:
             if name not in rows:
-                raise UserError(f"reads(batch) names no rows of {name}: {nearest(name, list(rows))}")
+                raise UserError(
+                    f"reads(batch) must name the rows of {name}; it names those of {', '.join(rows) or 'none'}"
+                )
         return rows
 
     def _stepping(self, tables: list[LazyTable], optimizer: Optimizer, *_: Any) -> None:

@@ -29,6 +29,8 @@ BUCKET_BYTES = 4 * 2**20
 """Size from which a dense bucket is closed where no plan says otherwise; small, to start before backward ends."""
 
 
+SHORT = {"zen": "zen-coo"}
+"""Other names of schemes."""
 DENSE_BELOW = 1000
 """Elements below which a lossy scheme leaves a parameter whole: one message carries many such."""
 

@@ -147,9 +147,10 @@ class Run:
             dense_below: parameters with fewer elements stay dense under a lossy scheme for dense gradients.
             scaler: the GradScaler of mixed precision, for what lossy schemes keep between steps: it is kept without
                 the loss's scale, which changes. Exact schemes need none.
-            reads: names the rows that forward will look up in a batch, ``{"table.weight": ids}``. With it "auto"
-                may choose, and "lazy" is faster at, sending a rank only rows that its next batch reads; call
-                ``run.flush()`` on all ranks before you read others.
+            reads: a function that names the rows that forward looks up in a batch, such as
+                ``lambda batch: {"table.weight": batch[0]}``. With it "auto" may choose, and "lazy"
+                is faster at, sending a rank only rows that its next batch reads; call ``run.flush()`` on all ranks
+                before you read others.
 
         Raises:
             Disagreement: the ranks' models or plans differ; on all ranks, naming the first difference.
