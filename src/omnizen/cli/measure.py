@@ -16,8 +16,8 @@ OUT = typer.Option("--out", "-o", help="The file to write.")
 MODEL = typer.Option(
     "--model",
     metavar="MODULE:FUNCTION",
-    help="Your function of no arguments that returns (model, batches, loss): a module, {batch size: list of batches}, "
-    "and loss(model, batch).",
+    help="Your function of no arguments that returns (model, batches, loss): a module, "
+    "{batch size: list of batches} and loss(model, batch).",
 )
 BUDGET = typer.Option("--budget", help="About how many seconds measuring may take.", min=0.1, max=86_400.0)
 TIMEOUT = typer.Option("--timeout", help="Limit of each wait for another rank, in seconds.", min=1.0, max=86_400.0)
