@@ -31,6 +31,8 @@ ENOUGH_S = 2.0
 """A scheme is repeated for about so long: short reductions vary more, and only many of them tell schemes apart."""
 MORE = 15
 """The most that repeats are multiplied by for that."""
+RIVALS = 2.0
+"""Schemes predicted to take more than so many times as long as the best need no telling apart from it."""
 
 
 class SyncJob(BaseModel):
@@ -194,7 +196,8 @@ def time_point(job: SyncJob, point: Point, timings: list[Timing], comm: Metered,
     repeats = max(job.repeats, min(MORE * job.repeats, round(ENOUGH_S / shortest_s)))
     order = random.Random(point.name)  # equal on all ranks
     for repeat in range(1 + repeats):
-        for timing in order.sample(timings, len(timings)):  # nobody always follows the same other
+        taking = timings if repeat <= job.repeats else [t for t in timings if t.predicted_s <= RIVALS * shortest_s]
+        for timing in order.sample(taking, len(taking)):  # nobody always follows the same other
             name = timing.scheme
             comm.barrier()
             wire, payload = interface_bytes()[1] if shaped else 0, received(comm)
