@@ -22,19 +22,29 @@ def test_only_what_was_done_while_the_user_waited_counts() -> None:
     spans = [
         Span("wire", "early", 0.0, 1.5, "comm"),
         Span("wire", "late", 1.75, 0.5, "comm"),
-        Span("decode", "inside", 1.25, 0.25, "wire"),
+        Span("decode", "inside", 1.5, 0.25, "wire"),
         Span("wait", "end of backward", 1.0, 1.0, "main"),
-        Span("encode", "table", 1.0, 0.125, "main"),
+        Span("encode", "table", 1.5, 0.125, "main"),
     ]
     found = exposed(spans, 1.0, 2.0, "main")
     assert found == {
         "compute_s": 0.0,
         "select_s": 0.0,
-        "encode_s": 0.125,
+        "encode_s": 0.0,
         "wait_s": 0.0,
         "wire_s": 0.75,
         "decode_s": 0.25,
     }
+
+
+def test_what_overlaps_counts_once() -> None:
+    spans = [
+        Span("wire", "sum", 1.0, 0.5, "wire"),
+        Span("wire", "sum", 1.0, 0.5, "comm"),
+        Span("wait", "frames", 1.25, 0.5, "comm"),
+    ]
+    found = exposed(spans, 1.0, 2.0, "main")
+    assert (found["wire_s"], found["wait_s"]) == (0.5, 0.25)
 
 
 class Stall(torch.autograd.Function):

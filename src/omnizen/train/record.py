@@ -26,10 +26,12 @@ from omnizen.events import (
     events_path,
 )
 from omnizen.protocols import Comm
-from omnizen.spans import CATEGORIES, Recorder, Span
+from omnizen.spans import CATEGORIES, Category, Recorder, Span
 from omnizen.train.scalars import ScalarWriter
 from omnizen.train.sync import END_OF_BACKWARD, Round
 
+BUSIEST_FIRST: tuple[Category, ...] = ("wire", "decode", "encode", "select", "wait", "compute")
+"""Where spans of several threads overlap, the time counts once, for the first of these."""
 TRACED_STEPS = 20
 """Steps under the plan whose spans are kept for the trace."""
 
@@ -41,10 +43,19 @@ def exposed(found: list[Span], begin_s: float, end_s: float, own_thread: str) ->
         own_thread: the user's; its span over the whole wait does not count, what it did itself inside does.
     """
     totals = dict.fromkeys(CATEGORIES, 0.0)
+    changes = []
     for span in found:
-        overlap = min(end_s, span.start_s + span.duration_s) - max(begin_s, span.start_s)
-        if overlap > 0 and (span.thread, span.name) != (own_thread, END_OF_BACKWARD):
-            totals[span.category] += overlap
+        begin, end = max(begin_s, span.start_s), min(end_s, span.start_s + span.duration_s)
+        if end > begin and (span.thread, span.name) != (own_thread, END_OF_BACKWARD):
+            changes += [(begin, 1, span.category), (end, -1, span.category)]
+    active = dict.fromkeys(CATEGORIES, 0)
+    last_s = begin_s
+    for at_s, change, category in sorted(changes):
+        now = next((c for c in BUSIEST_FIRST if active[c]), None)
+        if now is not None:
+            totals[now] += at_s - last_s
+        active[category] += change
+        last_s = at_s
     return {f"{category}_s": seconds for category, seconds in totals.items()}
 
 
