@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 import torch
@@ -99,13 +100,17 @@ def test_all_verbs_in_any_order_waited_for_in_any_order() -> None:
 
 @pytest.mark.parametrize("in_flight", [1, 6])
 def test_a_rank_that_ends_with_calls_in_flight_is_lost_to_all_others(in_flight) -> None:
+    called = threading.Barrier(3)  # after a loss, calls are refused at once
+
     def body(comm):
         comm.step = 2
         comm.barrier()
         if comm.rank == 1:
+            called.wait(10)
             return None
         calls = [comm.all_reduce(torch.ones(50_000)) for _ in range(in_flight)]
         calls += [comm.all_gather([torch.ones(3)]), comm.all_to_all([[torch.ones(40_000)]] * comm.size)]
+        called.wait(10)
         errors = []
         for call in reversed(calls):
             with pytest.raises(PeerLost) as caught:
