@@ -3,11 +3,13 @@ citation; a new method is one file and one row."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from omnizen import catalog_citations as citations
 from omnizen.catalog_lossy import LOSSY
 from omnizen.catalog_rows import CodecRow, ReducerRow, SelectorRow, WrapperRow
+from omnizen.catalog_selectors import SELECTORS
 from omnizen.catalog_summed import SUMMED, SUMMED_CODECS
 from omnizen.catalog_wrappers import WRAPPERS
 from omnizen.errors import UserError, nearest
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CODECS", "REDUCERS", "SELECTORS", "WRAPPERS", "CodecRow", "ReducerRow", "SelectorRow", "WrapperRow"]
 
+Row = TypeVar("Row", ReducerRow, CodecRow, SelectorRow)
 _SPARSE = ("row-sparse", "element-sparse")
 
 
@@ -275,74 +278,6 @@ CODECS: dict[str, CodecRow] = {
 """Ways to pack, by name."""
 
 
-def _selector(factory: str, summary: str, saves: str, citation: str) -> SelectorRow:
-    return SelectorRow(
-        factory=f"selectors.{factory}", summary=summary, saves=saves, citation=citation,
-        kinds=("dense", "element-sparse"),
-    )  # fmt: skip
-
-
-def _sidco(fit: str) -> SelectorRow:
-    return SelectorRow(
-        factory="selectors.sidco:sidco",
-        summary=f"every element beyond a quantile of a fitted {fit} distribution",
-        saves="sort and sample; costs a pass a stage, and a number of elements as good as the fit",
-        citation=citations.SIDCO,
-        kinds=("dense", "element-sparse"),
-        settings={"fit": fit},
-    )
-
-
-SELECTORS: dict[str, SelectorRow] = {
-    "top-k": _selector(
-        "top_k:top_k",
-        "the elements of largest magnitude, exactly",
-        "all other elements, at the smallest error; costs the search for the k-th largest",
-        citations.TOP_K,
-    ),
-    "threshold": _selector(
-        "threshold:threshold",
-        "every element from a fixed magnitude on",
-        "any search; costs a tuned number and any say over how many are sent",
-        citations.THRESHOLD,
-    ),
-    "sampled-threshold": _selector(
-        "sampled_threshold:sampled_threshold",
-        "every element from a sample's quantile on, within a quarter of k",
-        "the search; costs a number of elements that is known to some percent only",
-        citations.WARMUP,
-    ),
-    "mstopk": _selector(
-        "mstopk:mstopk",
-        "k elements, nearly the largest, by bisecting for the threshold",
-        "the sort, which is slow on GPUs; costs a pass a round",
-        citations.MSTOPK,
-    ),
-    "sidco-exponential": _sidco("exponential"),
-    "sidco-gamma": _sidco("gamma"),
-    "sidco-pareto": _sidco("pareto"),
-    "random-k": _selector(
-        "random_k:random_k",
-        "elements drawn at random, the same on all ranks",
-        "the search, and all indices; costs the large elements among the others",
-        citations.RANDOM_K,
-    ),
-    "random-block": _selector(
-        "random_block:random_block",
-        "neighbours from a random place on, the same on all ranks",
-        "the search, all indices and scattered reads; costs the large elements among the others",
-        citations.RANDOM_BLOCK,
-    ),
-    "wangni": _selector(
-        "wangni:wangni",
-        "elements drawn with probability min(lambda |g|, 1), divided by it",
-        "memory of what was left out, since it is unbiased; costs variance unless few elements hold most",
-        citations.WANGNI,
-    ),
-}
-"""Ways to choose elements, by name."""
-
-
 def reducer(name: str, **settings: Any) -> Reducer:
     """Make a reducer by scheme name, or from a text with settings and wrappers such as ``topk(density=0.001)``.
 
@@ -358,9 +293,7 @@ def reducer(name: str, **settings: Any) -> Reducer:
 
         made: Reducer = catalog_text.made(name, REDUCERS, CODECS, SELECTORS, WRAPPERS)
         return made
-    if name not in REDUCERS:
-        raise UserError(f"reduction scheme: {nearest(name, REDUCERS)}")
-    return REDUCERS[name].make(**settings)
+    return _row(name, REDUCERS, "reduction scheme").make(**settings)
 
 
 def schemes(kind: str | None = None, *, lossy: bool = False) -> list[str]:
@@ -384,9 +317,7 @@ def codec(name: str, **settings: Any) -> Codec:
     Raises:
         UserError: for an unknown name; the nearest one is suggested.
     """
-    if name not in CODECS:
-        raise UserError(f"codec: {nearest(name, CODECS)}")
-    return CODECS[name].make(**settings)
+    return _row(name, CODECS, "codec").make(**settings)
 
 
 def selector(name: str, **settings: Any) -> Selector:
@@ -395,6 +326,10 @@ def selector(name: str, **settings: Any) -> Selector:
     Raises:
         UserError: for an unknown name; the nearest one is suggested.
     """
-    if name not in SELECTORS:
-        raise UserError(f"selector: {nearest(name, SELECTORS)}")
-    return SELECTORS[name].make(**settings)
+    return _row(name, SELECTORS, "selector").make(**settings)
+
+
+def _row(name: str, table: Mapping[str, Row], what: str) -> Row:
+    if name not in table:
+        raise UserError(f"{what}: {nearest(name, table)}")
+    return table[name]

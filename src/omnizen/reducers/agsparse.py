@@ -10,13 +10,14 @@ from omnizen.codecs.coo import Coo, row_bytes
 from omnizen.kernels.merge import merge
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import WireFormat
 from omnizen.reducers.contribution import checked
 from omnizen.spans import span
 from omnizen.types import Contribution, Reduced, Sparse, Sparsity, State, Step, Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class AgSparse:
+class AgSparse(WireFormat):
     """All-gather the rows and sum them: ``(n - 1) rho d M`` bytes each way.
 
     The cheapest scheme for few ranks or little overlap; costs more than dense once ``n d rho > 2``. torch's own
@@ -31,18 +32,6 @@ class AgSparse:
     values: str = "float32"
     name: ClassVar[str] = "agsparse"
     takes: ClassVar[tuple[type[Contribution], ...]] = (Sparse,)
-    agrees: ClassVar[bool] = True
-    conserves: ClassVar[bool] = True
-
-    @property
-    def exact(self) -> bool:
-        """Whether values travel as they are."""
-        return self.values == "float32"
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin to average."""

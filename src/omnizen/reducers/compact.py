@@ -10,6 +10,7 @@ from torch import Tensor
 
 from omnizen.errors import Incompatible, UserError
 from omnizen.protocols import Comm, Later, Pending, Reducer
+from omnizen.reducers.bases import Around
 from omnizen.reducers.by_size import checked_reducer, whole_number
 from omnizen.reducers.contribution import checked
 from omnizen.reducers.dense import DenseAverage
@@ -23,7 +24,7 @@ WHOLE = DenseAverage()
 
 
 @dataclass(frozen=True, slots=True)
-class Compact:
+class Compact(Around):
     """All-reduce the elements of a support that all ranks know, without indices; the others are zero everywhere.
 
     The support comes from the masks of a pruned model (``with_support``), or is observed: elements that were not
@@ -53,21 +54,6 @@ class Compact:
         if Dense not in self.reducer.takes:
             raise Incompatible("Compact", self.reducer.name, "a reducer of dense tensors", "dense, for instance")
         whole_number("Compact", "settle", self.settle)
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the reducer agrees."""
-        return self.reducer.agrees
-
-    @property
-    def conserves(self) -> bool:
-        """Whether the reducer conserves."""
-        return self.reducer.conserves
-
-    @property
-    def exact(self) -> bool:
-        """Whether the reducer is exact."""
-        return self.reducer.exact
 
     def init(self, like: Contribution) -> State:
         """Return an empty support: whole tensors travel until one is known."""

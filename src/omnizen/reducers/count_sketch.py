@@ -10,6 +10,7 @@ from omnizen.kernels.merge import sum_dtype
 from omnizen.kernels.sketch import median_of, sketch
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import Memoryless
 from omnizen.reducers.contribution import checked
 from omnizen.reducers.feedback import feedback
 from omnizen.reducers.named import Named, named
@@ -20,7 +21,7 @@ from omnizen.types import Contribution, Dense, Reduced, Sparse, Sparsity, State,
 
 
 @dataclass(frozen=True, slots=True)
-class SketchedTopK:
+class SketchedTopK(Memoryless):
     """All-reduce count sketches, take the top k of their medians on every rank alike, all-reduce those k values.
 
     Finds elements that are large in the *average*, which no rank may see in its own part, without a look at
@@ -46,11 +47,6 @@ class SketchedTopK:
     conserves: ClassVar[bool] = True
     exact: ClassVar[bool] = False
     linear: ClassVar[bool] = True
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps; the hashes change with every step."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin to add up the sketches."""

@@ -12,13 +12,14 @@ from omnizen.codecs.cast import checked_values, narrow, wire_dtype
 from omnizen.kernels.merge import sum_dtype
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import WireFormat
 from omnizen.reducers.contribution import as_tensor, checked, finite
 from omnizen.spans import span
 from omnizen.types import Contribution, Dense, Reduced, Sparse, Sparsity, State, Step, Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class DenseAverage:
+class DenseAverage(WireFormat):
     """Average all elements. Saves nothing; costs ``2 (n - 1) / n M`` bytes each way, whatever the pattern.
 
     A sparse contribution is filled up with zeros first and comes back dense. Values that travel in 16 bits are
@@ -32,18 +33,6 @@ class DenseAverage:
     values: str = "float32"
     name: ClassVar[str] = "dense"
     takes: ClassVar[tuple[type[Contribution], ...]] = (Dense, Sparse)
-    agrees: ClassVar[bool] = True
-    conserves: ClassVar[bool] = True
-
-    @property
-    def exact(self) -> bool:
-        """Whether values travel as they are."""
-        return self.values == "float32"
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin to average."""

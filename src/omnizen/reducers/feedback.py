@@ -10,6 +10,7 @@ from torch import Tensor
 from omnizen.errors import Incompatible, UserError
 from omnizen.kernels.merge import sum_dtype
 from omnizen.protocols import Comm, Later, Pending, Reducer
+from omnizen.reducers.bases import Around
 from omnizen.reducers.by_size import checked_reducer
 from omnizen.reducers.contribution import finite, with_values
 from omnizen.reducers.state import inner, joined, nested
@@ -20,7 +21,7 @@ RESIDUAL, INNER = "residual", "inner"
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorFeedback:
+class ErrorFeedback(Around):
     """Add the residual ``e`` before reducing and keep what was not sent: ``e <- decay e + x - sent``.
 
     Lets a lossy reducer lose nothing in the long run. Costs memory of one float32 tensor of the gradient's shape.
@@ -59,16 +60,6 @@ class ErrorFeedback:
     def name(self) -> str:
         """The reducer's name behind the wrapper's."""
         return f"feedback({self.reducer.name})"
-
-    @property
-    def takes(self) -> tuple[type[Contribution], ...]:
-        """What the reducer takes."""
-        return self.reducer.takes
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the reducer agrees."""
-        return self.reducer.agrees
 
     @property
     def conserves(self) -> bool:

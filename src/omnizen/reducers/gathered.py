@@ -12,6 +12,7 @@ from omnizen.errors import Incompatible, UserError
 from omnizen.kernels.merge import merge, sum_dtype
 from omnizen.protocols import Codec, Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import Memoryless
 from omnizen.reducers.contribution import checked, with_values
 from omnizen.reducers.segments import joined_values, segments
 from omnizen.spans import span
@@ -34,7 +35,7 @@ PROBE_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class Gathered(Memoryless):
     """Encode, all-gather, decode every rank's, average: ``(n - 1)`` times one rank's packed bytes each way.
 
     The only way to use codecs such as signs or QSGD, whose payloads do not add up; cheaper than a ring all-reduce
@@ -76,11 +77,6 @@ class Gathered:
     def exact(self) -> bool:
         """Whether the codec is exact."""
         return self.codec.exact
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin to average."""

@@ -9,6 +9,7 @@ from omnizen.codecs.coo import index_bytes
 from omnizen.errors import UserError
 from omnizen.protocols import Comm, Later, Pending, Reducer
 from omnizen.reducers import shares, wire_cost
+from omnizen.reducers.bases import Around
 from omnizen.reducers.by_size import checked_reducer
 from omnizen.reducers.contribution import checked
 from omnizen.reducers.state import inner, joined, nested
@@ -33,7 +34,7 @@ def by_host(hosts: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Hierarchical:
+class Hierarchical(Around):
     """Keep most bytes inside groups whose links are fast: across them, each rank carries only its share.
 
     Inside a group each rank sums one share of the tensor (rows ``r % g == j``, or a piece of a dense tensor), the
@@ -69,26 +70,6 @@ class Hierarchical:
     def name(self) -> str:
         """The reducer's name behind the wrapper's."""
         return f"hierarchical({self.reducer.name})"
-
-    @property
-    def takes(self) -> tuple[type[Contribution], ...]:
-        """What the reducer takes."""
-        return self.reducer.takes
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the reducer agrees."""
-        return self.reducer.agrees
-
-    @property
-    def conserves(self) -> bool:
-        """Whether the reducer conserves."""
-        return self.reducer.conserves
-
-    @property
-    def exact(self) -> bool:
-        """Whether the reducer is exact."""
-        return self.reducer.exact
 
     def init(self, like: Contribution) -> State:
         """Nothing yet: how large a rank's share is depends on the comm, so the first step makes the state."""

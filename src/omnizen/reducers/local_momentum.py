@@ -10,6 +10,7 @@ from torch import Tensor
 from omnizen.errors import Incompatible, UserError
 from omnizen.kernels.merge import sum_dtype
 from omnizen.protocols import Comm, Later, Pending, Reducer
+from omnizen.reducers.bases import Around
 from omnizen.reducers.by_size import checked_reducer
 from omnizen.reducers.contribution import finite, with_values
 from omnizen.reducers.feedback import INNER, RESIDUAL, keep
@@ -21,7 +22,7 @@ MOMENTUM = "momentum"
 
 
 @dataclass(frozen=True, slots=True)
-class LocalMomentum:
+class LocalMomentum(Around):
     """Error feedback around this rank's own momentum: ``u <- m u + g``, reduce ``p = e + u``, ``e <- p - sent``.
 
     The optimizer must have no momentum of its own: the sum over steps of what arrives is that of momentum SGD.
@@ -78,11 +79,6 @@ class LocalMomentum:
     def takes(self) -> tuple[type[Contribution], ...]:
         """Dense tensors."""
         return (Dense,)
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the reducer agrees."""
-        return self.reducer.agrees
 
     @property
     def conserves(self) -> bool:

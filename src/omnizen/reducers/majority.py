@@ -11,6 +11,7 @@ from torch import Tensor
 from omnizen.kernels.fields import pack_fields, unpack_fields
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import Memoryless
 from omnizen.reducers.contribution import checked
 from omnizen.spans import span
 from omnizen.types import Contribution, Dense, Reduced, Sparsity, State, Step, Traffic
@@ -20,7 +21,7 @@ VOTE_BITS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Majority:
+class Majority(Memoryless):
     """Let ranks vote on the sign of each element; the value is -1, 1, or 0 where the votes are even.
 
     Each rank counts the votes on an n-th of the elements: one bit an element goes to the owners, two come back, on
@@ -37,11 +38,6 @@ class Majority:
     agrees: ClassVar[bool] = True
     conserves: ClassVar[bool] = False
     exact: ClassVar[bool] = False
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin to send votes; outcomes are sent when the result is waited for."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omnizen.protocols import Comm, Pending, Reducer
+from omnizen.reducers.bases import Around
 from omnizen.reducers.by_size import checked_reducer
 from omnizen.types import Contribution, Reduced, Sparsity, State, Step, Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class Named(Around):
     """Give a reducer another name; everything else is the reducer's.
 
     Args:
@@ -23,26 +24,6 @@ class Named:
 
     def __post_init__(self) -> None:
         checked_reducer("Named", self.reducer)
-
-    @property
-    def takes(self) -> tuple[type[Contribution], ...]:
-        """What the reducer takes."""
-        return self.reducer.takes
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the reducer agrees."""
-        return self.reducer.agrees
-
-    @property
-    def conserves(self) -> bool:
-        """Whether the reducer conserves."""
-        return self.reducer.conserves
-
-    @property
-    def exact(self) -> bool:
-        """Whether the reducer is exact."""
-        return self.reducer.exact
 
     def init(self, like: Contribution) -> State:
         """Return the reducer's state."""

@@ -13,6 +13,7 @@ from omnizen.codecs.coo import index_bytes, index_dtype
 from omnizen.kernels.bits import pack_bits, unpack_bits
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import WireFormat
 from omnizen.reducers.blocks import (
     BLOCK_ELEMENTS,
     checked_count,
@@ -29,7 +30,7 @@ from omnizen.types import Contribution, Dense, Parts, Reduced, Sparse, Sparsity,
 
 
 @dataclass(frozen=True, slots=True)
-class OmniReduce:
+class OmniReduce(WireFormat):
     """Agree on the union of non-zero blocks, then all-reduce it: ``2 (n-1)/n`` of the union's blocks each way.
 
     Saves whatever no rank touches, at the price of a dense ring, whatever n. Pays where non-zeros come in runs or
@@ -50,18 +51,6 @@ class OmniReduce:
     values: str = "float32"
     name: ClassVar[str] = "omnireduce"
     takes: ClassVar[tuple[type[Contribution], ...]] = (Sparse, Dense)
-    agrees: ClassVar[bool] = True
-    conserves: ClassVar[bool] = True
-
-    @property
-    def exact(self) -> bool:
-        """Whether values travel as they are."""
-        return self.values == "float32"
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin to tell the blocks; the all-reduce begins when the result is waited for."""

@@ -15,6 +15,7 @@ from omnizen.kernels.merge import sum_dtype
 from omnizen.kernels.partition import partition
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import WireFormat
 from omnizen.reducers.blocks import (
     BLOCK_ELEMENTS,
     checked_count,
@@ -36,7 +37,7 @@ LEAST_BLOCKS_IN_A_LANE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class OmniReduceStreaming:
+class OmniReduceStreaming(WireFormat):
     """Stream blocks through lanes: about ``(n-1)/n`` of one rank's and of the union's blocks, and no indices.
 
     Block b is in lane ``b % lanes``. A worker sends a lane's first block in any case, and with each block the
@@ -64,18 +65,6 @@ class OmniReduceStreaming:
     values: str = "float32"
     name: ClassVar[str] = "omnireduce-streaming"
     takes: ClassVar[tuple[type[Contribution], ...]] = (Sparse, Dense)
-    agrees: ClassVar[bool] = True
-    conserves: ClassVar[bool] = True
-
-    @property
-    def exact(self) -> bool:
-        """Whether values travel as they are."""
-        return self.values == "float32"
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin the first burst; the other rounds follow when the result is waited for."""

@@ -12,6 +12,7 @@ from omnizen.codecs.coo import Coo, row_bytes
 from omnizen.kernels.partition import divide
 from omnizen.protocols import Comm, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import WireFormat
 from omnizen.reducers.blocks import checked_count
 from omnizen.reducers.contribution import checked
 from omnizen.reducers.owned import push_pull
@@ -23,7 +24,7 @@ PARTITIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterServer:
+class ParameterServer(WireFormat):
     """Push rows to the servers of their partitions, pull all averages: ``2 (n-1)/n`` of own and union rows if even.
 
     Partition p holds the p-th of ``partitions`` equal ranges and lives on server ``p % n``. More partitions spread
@@ -42,18 +43,6 @@ class ParameterServer:
     values: str = "float32"
     name: ClassVar[str] = "parameter-server"
     takes: ClassVar[tuple[type[Contribution], ...]] = (Sparse,)
-    agrees: ClassVar[bool] = True
-    conserves: ClassVar[bool] = True
-
-    @property
-    def exact(self) -> bool:
-        """Whether values travel as they are."""
-        return self.values == "float32"
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin the push; the pull begins when the result is waited for."""

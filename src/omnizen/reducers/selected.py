@@ -9,6 +9,7 @@ from torch import Tensor
 
 from omnizen.errors import Incompatible, UserError
 from omnizen.protocols import Comm, Later, Pending, Reducer, Selector, SharedSelector
+from omnizen.reducers.bases import Around
 from omnizen.reducers.by_size import checked_reducer
 from omnizen.reducers.contribution import as_tensor, checked
 from omnizen.reducers.segments import segments, slots
@@ -17,7 +18,7 @@ from omnizen.types import Contribution, Dense, Reduced, Sparse, Sparsity, State,
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class Selected(Around):
     """Choose elements of each tensor, average those, leave the others at zero.
 
     Saves all other elements; what they held is lost unless the selector is unbiased or error feedback is put around
@@ -60,16 +61,6 @@ class Selected:
     def takes(self) -> tuple[type[Contribution], ...]:
         """Dense tensors only; rows are selected already."""
         return (Dense,)
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the reducer agrees."""
-        return self.reducer.agrees
-
-    @property
-    def conserves(self) -> bool:
-        """Whether the reducer conserves."""
-        return self.reducer.conserves
 
     @property
     def exact(self) -> bool:

@@ -13,6 +13,7 @@ from omnizen.kernels.fields import pack_fields, unpack_fields
 from omnizen.kernels.merge import sum_dtype
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import Memoryless
 from omnizen.reducers.contribution import checked
 from omnizen.reducers.feedback import feedback
 from omnizen.reducers.named import Named, named
@@ -27,7 +28,7 @@ ROUNDINGS = ("nearest", "random")
 
 
 @dataclass(frozen=True, slots=True)
-class SharedScale:
+class SharedScale(Memoryless):
     """Round each tensor to ``2 L + 1`` levels of a common scale, all-reduce the whole numbers, scale the sum back.
 
     Ranks first agree on the largest magnitude of each tensor (a few bytes from everybody to everybody). A sum of n
@@ -75,11 +76,6 @@ class SharedScale:
             if bits >= self.bits and most >= (self.levels or 1):
                 return bits, self.levels or most
         raise UserError(f"shared-scale: {size} ranks' {self.levels or 1} levels do not add up in {WIDTHS[-1]} bits")
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin to agree on the scales."""

@@ -11,13 +11,14 @@ from omnizen.codecs.coo import index_bytes, index_dtype
 from omnizen.kernels.merge import merge, sum_dtype
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import WireFormat
 from omnizen.reducers.contribution import as_tensor, checked, finite, with_values
 from omnizen.spans import span
 from omnizen.types import Contribution, Dense, Parts, Reduced, Sparse, Sparsity, State, Step, Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class SparCml:
+class SparCml(WireFormat):
     """Sum along a hypercube: ``sum over i < log2 n of gamma_(2^i) rho d M`` bytes each way, in log2 n steps.
 
     Cheapest where steps are dear (few, latency-bound rows) or rows overlap little on few ranks; a row that all
@@ -37,18 +38,6 @@ class SparCml:
     values: str = "float32"
     name: ClassVar[str] = "sparcml"
     takes: ClassVar[tuple[type[Contribution], ...]] = (Sparse,)
-    agrees: ClassVar[bool] = True
-    conserves: ClassVar[bool] = True
-
-    @property
-    def exact(self) -> bool:
-        """Whether sums travel as they are."""
-        return self.values == "float32"
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin the first exchange; the others begin when the result is waited for."""

@@ -14,6 +14,7 @@ from omnizen.kernels.nonzero_rows import nonzero_rows
 from omnizen.kernels.partition import divide
 from omnizen.protocols import Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import WireFormat
 from omnizen.reducers.contribution import checked
 from omnizen.reducers.owned import averaged, by_owner, less_rounding
 from omnizen.reducers.ranges import bounds, range_of, rows_by_range
@@ -22,7 +23,7 @@ from omnizen.types import Contribution, Dense, Parts, Reduced, Sparse, Sparsity,
 
 
 @dataclass(frozen=True, slots=True)
-class SparCmlSplit:
+class SparCmlSplit(WireFormat):
     """Send rows to the owner of their range, who adds them up and sends the sum to all.
 
     The owner of range j receives ``(n - 1) |I_j|`` rows and everybody ``|U| - |U_j|``: balanced only where the
@@ -42,23 +43,11 @@ class SparCmlSplit:
     dense: bool = False
     values: str = "float32"
     takes: ClassVar[tuple[type[Contribution], ...]] = (Sparse,)
-    agrees: ClassVar[bool] = True
-    conserves: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         """The scheme's name in plans."""
         return "sparcml-split-dense" if self.dense else "sparcml-split"
-
-    @property
-    def exact(self) -> bool:
-        """Whether values travel as they are."""
-        return self.values == "float32"
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin the split; the gathering begins when the result is waited for."""

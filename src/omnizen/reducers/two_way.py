@@ -12,6 +12,7 @@ from torch import Tensor
 from omnizen.errors import Incompatible, UserError
 from omnizen.protocols import Codec, Comm, Later, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import Memoryless
 from omnizen.reducers.contribution import checked, finite
 from omnizen.reducers.gathered import META_BYTES, mean_bytes, mean_of, packed_parts, probed, unpacked
 from omnizen.reducers.segments import joined_values, segments
@@ -20,7 +21,7 @@ from omnizen.types import Contribution, Dense, Packed, Parts, Reduced, Sparsity,
 
 
 @dataclass(frozen=True, slots=True)
-class TwoWay:
+class TwoWay(Memoryless):
     """Cut each tensor in n parts, send each part packed to its owner, average, pack the averages, all-gather them.
 
     Two payloads a rank instead of ``n - 1``: where many ranks make ``gathered`` dear. Costs a second loss, of which
@@ -57,11 +58,6 @@ class TwoWay:
     def exact(self) -> bool:
         """Whether the codec is exact."""
         return self.codec.exact
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin the push; the pull begins when the result is waited for."""

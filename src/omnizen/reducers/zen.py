@@ -12,6 +12,7 @@ from omnizen.codecs.ownership import Ownership, Partition, checked_partition
 from omnizen.errors import UserError, nearest
 from omnizen.protocols import Comm, Pending
 from omnizen.reducers import wire_cost
+from omnizen.reducers.bases import WireFormat
 from omnizen.reducers.contribution import checked
 from omnizen.reducers.owned import push_pull
 from omnizen.spans import span
@@ -22,7 +23,7 @@ PULLS: tuple[Pull, ...] = ("coo", "bitmap")
 
 
 @dataclass(frozen=True, slots=True)
-class Zen:
+class Zen(WireFormat):
     """Push each row to its owner, average there, pull all averages: ``(n-1)/n (1 + gamma_n) rho d M`` bytes.
 
     A hash spreads the rows, so no owner is hot however skewed the gradient is. The best scheme for many ranks whose
@@ -48,23 +49,11 @@ class Zen:
     values: str = "float32"
     seed: int = 0
     takes: ClassVar[tuple[type[Contribution], ...]] = (Sparse,)
-    agrees: ClassVar[bool] = True
-    conserves: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         """The scheme's name in plans."""
         return f"zen-{self.pull}" if self.partition == "hash" else f"zen-{self.partition}-{self.pull}"
-
-    @property
-    def exact(self) -> bool:
-        """Whether values travel as they are."""
-        return self.values == "float32"
-
-    def init(self, like: Contribution) -> State:
-        """Nothing is kept between steps."""
-        del like
-        return State()
 
     def start(self, x: Contribution, state: State, comm: Comm, step: Step) -> Pending[Reduced]:
         """Begin the push; the pull begins when the result is waited for."""
