@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from omnizen.selectors.given import checked_density, checked_flat, chosen, num_kept
-from omnizen.selectors.random_k import rescaled
-from omnizen.types import Sparse, Step
+from omnizen.selectors.drawn import Drawn
+from omnizen.selectors.given import checked_density, num_kept
+from omnizen.types import Step
 
 
 @dataclass(frozen=True, slots=True)
-class RandomBlock:
+class RandomBlock(Drawn):
     """Keep ``k = max(1, round(density numel))`` neighbours from a shared random start on, around the end.
 
     Saves the search, and the indices on the wire; the cheapest choice there is: one number is drawn and memory is
@@ -46,16 +46,6 @@ class RandomBlock:
         start = int(torch.randint(numel, (), generator=step.shared_rng()))
         around = max(0, start + k - numel)
         return torch.cat([torch.arange(around), torch.arange(start, start + k - around)])
-
-    def select(self, flat: Tensor, step: Step) -> Sparse:
-        """Return the block."""
-        flat = checked_flat(flat, self.name)
-        return rescaled(chosen(flat, self.support(flat.numel(), step).to(flat.device)), self.unbiased)
-
-    def keeps(self, numel: int) -> tuple[int, int]:
-        """Return k, twice."""
-        k = num_kept(self.density, numel)
-        return k, k
 
 
 def random_block(density: float = 0.01, unbiased: bool = False) -> RandomBlock:

@@ -8,15 +8,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from omnizen.selectors.given import checked_density, checked_flat, chosen, num_kept
-from omnizen.types import Sparse, Step
+from omnizen.selectors.drawn import Drawn
+from omnizen.selectors.given import checked_density, num_kept
+from omnizen.types import Step
 
 PERMUTED_FROM = 0.1
 """Density from which shuffling all elements is cheaper than drawing until enough are distinct."""
 
 
 @dataclass(frozen=True, slots=True)
-class RandomK:
+class RandomK(Drawn):
     """Keep ``k = max(1, round(density numel))`` elements drawn from the shared seed, without a look at the values.
 
     Saves the search, and the indices on the wire: all ranks draw the same elements, so values can be all-reduced.
@@ -51,23 +52,6 @@ class RandomK:
         kept = torch.ones(drawn.numel(), dtype=torch.bool)
         kept[surplus] = False
         return drawn[kept]
-
-    def select(self, flat: Tensor, step: Step) -> Sparse:
-        """Return the drawn elements."""
-        flat = checked_flat(flat, self.name)
-        return rescaled(chosen(flat, self.support(flat.numel(), step).to(flat.device)), self.unbiased)
-
-    def keeps(self, numel: int) -> tuple[int, int]:
-        """Return k, twice."""
-        k = num_kept(self.density, numel)
-        return k, k
-
-
-def rescaled(kept: Sparse, unbiased: bool) -> Sparse:
-    """Return uniformly drawn elements, multiplied by ``numel / k`` where that is wanted."""
-    if not unbiased or not kept.indices.numel():
-        return kept
-    return Sparse(kept.indices, kept.values * (kept.num_rows / kept.indices.numel()), kept.num_rows)
 
 
 def random_k(density: float = 0.01, unbiased: bool = False) -> RandomK:
