@@ -1,6 +1,7 @@
 """Every test here must leave the machine as it found it."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,14 @@ import pytest
 
 from omnizen.lab import available
 from omnizen.lab.state import RUN_DIR
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_are_heard() -> Iterator[None]:
+    """Shells start commands in the background with SIGINT ignored, and all that these start ignore it too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def traces(owners: set[int]) -> set[str]:
