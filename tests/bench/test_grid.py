@@ -19,6 +19,13 @@ def test_the_grid_has_144_different_points_over_every_axis():
         assert len(mine) == 4 * 3 * 4, "each kind meets every density, skew and number of workers"
 
 
+def test_the_grid_can_be_measured_in_parts():
+    part = full_grid(hosts=(2, 16), rates_mbit=(50.0,))
+    assert set(part) < set(full_grid())
+    assert {(p.hosts, p.rate_mbit) for p in part} == {(2, 50.0), (16, 50.0)}
+    assert len(part) == 24
+
+
 @pytest.mark.parametrize("width", [1, 64])
 def test_blocky_rows_come_in_runs(width):
     point = Point(hosts=4, rate_mbit=100, rows=200_000 // width, width=width, density=0.05, skew="blocky")

@@ -4,7 +4,8 @@ from omnizen.bench.grid import Point
 from omnizen.bench.job import Network
 from omnizen.bench.launch import Loopback
 from omnizen.bench.sync import group_rows, points, run_sync, table, verdict
-from omnizen.bench.sync_worker import MORE, SyncAnswer, Timing
+from omnizen.bench.sync_worker import MORE, SyncAnswer, Timing, near_the_best
+from omnizen.comm.threads import run_ranks
 from omnizen.errors import UserError
 
 POINT = Point(hosts=2, rate_mbit=8.0, rows=100, width=4, density=0.1, skew="zipf")
@@ -58,6 +59,8 @@ def test_a_group_without_an_answer_is_failed_rows():
         ({"skews": ["zipff"]}, "skew"),
         ({"rates": ["fast"]}, "not a number with a unit"),
         ({"width": 0}, "width"),
+        ({"hosts": [3], "grid": True}, "the grid has no hosts 3; it has 2, 4, 8, 16"),
+        ({"rates": ["7mbit"], "grid": True}, "the grid has no rate 7"),
     ],
 )
 def test_bad_points_are_named(given, says):
@@ -82,6 +85,16 @@ def test_schemes_are_timed_and_metered_over_loopback():
     assert told == rows
     timed = [r for r in rows if r.metric == "reduce_s"]
     assert {(r.case, r.method) for r in timed} == {(p.name, s) for p in wanted for s in schemes}, rows
-    assert all(r.repeats == 2 * MORE for r in timed), "short reductions are repeated more often"
+    assert max(r.repeats for r in timed) == 2 * MORE, "short reductions near the best are repeated more often"
     assert all(r.params["payload_over_formula"] == pytest.approx(1.0, abs=0.1) for r in timed)
     assert all(r.params["source"] == "meter" for r in rows if r.metric == "rx_bytes")
+
+
+def test_schemes_far_from_the_best_are_not_repeated_on_any_rank():
+    def body(comm):
+        slower_here = [0.01, 0.018, 0.03] if comm.rank else [0.01, 0.01, 0.01]
+        timings = [Timing(point=0, scheme=str(i), seconds=[s]) for i, s in enumerate(slower_here)]
+        near, best_s = near_the_best(timings, comm, 2.0)
+        return [t.scheme for t in near], best_s
+
+    assert run_ranks(2, body) == [(["0", "1"], 0.01)] * 2

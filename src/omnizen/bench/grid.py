@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from itertools import product
 from typing import Literal
 
@@ -52,17 +53,18 @@ SHAPES = ((20_000, 64), (640_000, 1))
 """Rows of an embedding, and single elements; both tensors take 5.12 MB."""
 
 
-def full_grid() -> list[Point]:
-    """Return the 144 points that the planner's pick is judged on.
+def full_grid(hosts: Container[int] = HOSTS, rates_mbit: Container[float] = RATES_MBIT) -> list[Point]:
+    """Return the 144 points that the planner's pick is judged on, or those on some of the links.
 
     Every density and skew on every kind of links, as rows on one half of the links and as elements on the other:
     the two kinds change places from point to point like the colours of a chessboard.
     """
     axes = product(enumerate(HOSTS), enumerate(RATES_MBIT), enumerate(DENSITIES), enumerate(SKEWS))
     points = []
-    for (i, hosts), (j, rate), (k, density), (m, skew) in axes:
+    for (i, n), (j, rate), (k, density), (m, skew) in axes:
         rows, width = SHAPES[(i + j + k + m) % 2]
-        points.append(Point(hosts=hosts, rate_mbit=rate, rows=rows, width=width, density=density, skew=skew))
+        if n in hosts and rate in rates_mbit:
+            points.append(Point(hosts=n, rate_mbit=rate, rows=rows, width=width, density=density, skew=skew))
     return points
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from omnizen.bench.grid import Point, by_links, full_grid
+from omnizen.bench.grid import HOSTS, RATES_MBIT, Point, by_links, full_grid
 from omnizen.bench.launch import InLab, Launch, python
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import UserError, nearest
@@ -34,19 +34,26 @@ def points(
     *, hosts: Sequence[int], rates: Sequence[str], rows: int, width: int, densities: Sequence[float],
     skews: Sequence[str], grid: bool = False,
 ) -> list[Point]:  # fmt: skip
-    """Return the points of all combinations, or the full grid.
+    """Return the points of all combinations, or those of the full grid on such links; no hosts or rates mean all.
 
     Raises:
         UserError: a value that no gradient or link can have.
     """
     from omnizen.lab import parse_rate
 
+    rates_mbit = [parse_rate(r) / 1e6 for r in rates]
     if grid:
-        return full_grid()
+        for name, given, there in (("hosts", hosts, HOSTS), ("rate", rates_mbit, RATES_MBIT)):
+            for value in given:
+                if value not in there:
+                    raise UserError(
+                        f"the grid has no {name} {value:g}; it has {', '.join(f'{v:g}' for v in there)}"
+                    )
+        return full_grid(hosts or HOSTS, rates_mbit or RATES_MBIT)
     try:
         return [
-            Point(hosts=n, rate_mbit=parse_rate(r) / 1e6, rows=rows, width=width, density=d, skew=s)  # type: ignore[arg-type]
-            for n, r, d, s in product(hosts, rates, densities, skews)
+            Point(hosts=n, rate_mbit=r, rows=rows, width=width, density=d, skew=s)  # type: ignore[arg-type]
+            for n, r, d, s in product(hosts, rates_mbit, densities, skews)
         ]
     except ValidationError as error:
         first = error.errors()[0]

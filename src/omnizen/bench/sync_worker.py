@@ -12,6 +12,7 @@ import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,8 +32,9 @@ ENOUGH_S = 2.0
 """A scheme is repeated for about so long: short reductions vary more, and only many of them tell schemes apart."""
 MORE = 15
 """The most that repeats are multiplied by for that."""
-RIVALS = 2.0
-"""Schemes predicted to take more than so many times as long as the best need no telling apart from it."""
+FAR, CLEAR = 2.0, 1.25
+"""Schemes that took more than so many times as long as the best, in one repeat and in the median of the first few,
+need no telling apart from it, and are not repeated."""
 
 
 class SyncJob(BaseModel):
@@ -40,8 +42,8 @@ class SyncJob(BaseModel):
 
     Args:
         schemes: catalogue names; those that do not apply to a gradient's kind are left out for it.
-        repeats: timed reductions of each scheme, in turn with the others, after one that is not timed; up to
-            ``MORE`` times as many where they are short.
+        repeats: timed reductions of each scheme, in turn with the others; one for schemes that are far from the
+            best, up to ``MORE`` times as many for those near it. A scheme's first reduction of all is not timed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -127,10 +129,11 @@ def work(job: SyncJob, answer: SyncAnswer) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=job.limit_s))
     comm = Metered(from_default(timeout_s=min(120.0, job.limit_s)))
     plan(job, answer, comm)
+    warm: set[tuple[str, str]] = set()
     for number, point in enumerate(job.points):
         names = [s for s in job.schemes if point.kind in catalog.REDUCERS[s].kinds]
         timings = {name: t for t in answer.timings if t.point == number for name in (t.scheme,)}
-        time_point(job, point, [timings[n] for n in names], comm, answer.network.shaped)
+        time_point(job, point, [timings[n] for n in names], comm, answer.network.shaped, warm)
         if comm.rank == 0:
             print(f'@point {{"number": {number}}}', flush=True)
     comm.barrier()
@@ -183,8 +186,14 @@ def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
                 )
 
 
-def time_point(job: SyncJob, point: Point, timings: list[Timing], comm: Metered, shaped: bool) -> None:
-    """Reduce one gradient by each scheme in turn, once untimed and then the repeats."""
+def time_point(
+    job: SyncJob, point: Point, timings: list[Timing], comm: Metered, shaped: bool, warm: set[tuple[str, str]]
+) -> None:
+    """Reduce one gradient by each scheme in turn, those that turn out near the best more often.
+
+    Args:
+        warm: schemes and kinds of gradient that this process has reduced before.
+    """
     from omnizen import catalog
     from omnizen.bench.patterns import contribution
     from omnizen.types import Step
@@ -192,24 +201,40 @@ def time_point(job: SyncJob, point: Point, timings: list[Timing], comm: Metered,
     mine = contribution(point, comm.rank, job.seed)
     reducers = {t.scheme: catalog.reducer(t.scheme) for t in timings}
     states = {name: reducer.init(mine) for name, reducer in reducers.items()}
-    shortest_s = max(1e-3, min((t.predicted_s for t in timings), default=ENOUGH_S))
-    repeats = max(job.repeats, min(MORE * job.repeats, round(ENOUGH_S / shortest_s)))
     order = random.Random(point.name)  # equal on all ranks
-    for repeat in range(1 + repeats):
-        taking = timings if repeat <= job.repeats else [t for t in timings if t.predicted_s <= RIVALS * shortest_s]
+
+    def reduce(timing: Timing, repeat: int) -> float:
+        name = timing.scheme
+        comm.barrier()
+        wire, payload = interface_bytes()[1] if shaped else 0, received(comm)
+        start_s = time.monotonic()
+        reduced = reducers[name].start(mine, states[name], comm, Step(repeat, name=point.name)).wait()
+        seconds = time.monotonic() - start_s
+        states[name] = reduced.state
+        timing.payload_rx_bytes = received(comm) - payload
+        if shaped:
+            timing.wire_rx_bytes = float(interface_bytes()[1] - wire)
+        return seconds
+
+    taking, repeats, repeat = timings, job.repeats, 0
+    while taking and repeat < repeats:
+        repeat += 1
         for timing in order.sample(taking, len(taking)):  # nobody always follows the same other
-            name = timing.scheme
-            comm.barrier()
-            wire, payload = interface_bytes()[1] if shaped else 0, received(comm)
-            start_s = time.monotonic()
-            reduced = reducers[name].start(mine, states[name], comm, Step(repeat, name=point.name)).wait()
-            seconds = time.monotonic() - start_s
-            states[name] = reduced.state
-            if repeat:
-                timing.seconds.append(seconds)
-            timing.payload_rx_bytes = received(comm) - payload
-            if shaped:
-                timing.wire_rx_bytes = float(interface_bytes()[1] - wire)
+            if (timing.scheme, point.kind) not in warm:
+                reduce(timing, 0)
+                warm.add((timing.scheme, point.kind))
+            timing.seconds.append(reduce(timing, repeat))
+        if repeat in (1, job.repeats):
+            taking, best_s = near_the_best(taking, comm, FAR if repeat < job.repeats else CLEAR)
+            repeats = max(job.repeats, min(MORE * job.repeats, round(ENOUGH_S / best_s)))
+
+
+def near_the_best(timings: list[Timing], comm: Metered, times: float) -> tuple[list[Timing], float]:
+    """Return the schemes within so many times the best median, the same on all ranks, and the best median."""
+    medians = torch.tensor([median(t.seconds) for t in timings], dtype=torch.float64)
+    slowest = torch.stack([parts[0] for parts in comm.all_gather([medians]).wait()]).amax(0)
+    best_s = float(slowest.min())
+    return [t for t, s in zip(timings, slowest.tolist(), strict=True) if s <= times * best_s], max(best_s, 1e-3)
 
 
 def received(comm: Metered) -> float:

@@ -94,16 +94,22 @@ def e2e(
 
 
 def sync(
-    hosts: Annotated[str, typer.Option(help="Comma-separated numbers of workers.")] = "2,4,8",
+    hosts: Annotated[
+        str | None, typer.Option(help="Comma-separated numbers of workers; 2,4,8 unless --grid.")
+    ] = None,
     rows: Annotated[int, typer.Option(help="Rows of the gradient.")] = 50_000,
     width: Annotated[int, typer.Option(help="Elements in a row; 1 is element sparsity.")] = 64,
     density: Annotated[str, typer.Option(help="Comma-separated fractions of rows that a worker touches.")] = "0.1",
     skew: Annotated[str, typer.Option(help="Comma-separated: zipf, uniform, blocky (runs of rows).")] = "zipf",
-    rate: Annotated[str, typer.Option(help="Comma-separated rates of the links.")] = "100mbit",
+    rate: Annotated[
+        str | None, typer.Option(help="Comma-separated rates of the links; 100mbit unless --grid.")
+    ] = None,
     schemes: Annotated[str, typer.Option(help="Comma-separated; the whole catalogue unless given.")] = "",
     repeats: Annotated[int, typer.Option(help="Timed reductions of each scheme.")] = 5,
     dilation: Annotated[str, typer.Option(help="Slow the links with the shared cores: auto, or a factor.")] = "1",
-    grid: Annotated[bool, typer.Option("--grid", help="The 144 points on which the planner is judged.")] = False,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="The 144 points that judge the planner, or those with --hosts, --rate.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of the synthetic gradients.")] = 0,
     quick: QUICK = False,
     json: JSON = None,
@@ -115,7 +121,11 @@ def sync(
     from omnizen.bench.rows import append
 
     if quick:
-        hosts, repeats = hosts if hosts != "2,4,8" else "4", min(repeats, 2)
+        hosts, repeats = "4" if hosts is None else hosts, min(repeats, 2)
+    if hosts is None:
+        hosts = "" if grid else "2,4,8"
+    if rate is None:
+        rate = "" if grid else "100mbit"
     points = bench.points(
         hosts=_numbers(hosts, "--hosts", int), rates=_words(rate), rows=rows, width=width,
         densities=_numbers(density, "--density", float), skews=_words(skew), grid=grid,
