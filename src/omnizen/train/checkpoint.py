@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from omnizen.train.run import Run
 
 T = TypeVar("T")
-VERSION = 3
+VERSION = 4
 _TURNS = threading.Lock()
 _OURS = re.compile(r"shared|shared\.pt|rank\d+\.pt")
 """Names of all that is in a checkpoint."""
@@ -55,6 +55,7 @@ def save(run: Run, folder: str | Path) -> None:
     if not target.name:
         raise UserError(f"{target} cannot be a checkpoint: give a folder of its own")
     run.pulls.flush(state=True)
+    run.driver.flush()
     partial, old = (target.with_name(f"{target.name}.{kind}") for kind in ("partial", "old"))
 
     def begin() -> None:
@@ -206,6 +207,7 @@ def _go_on(run: Run, path: Path, shared: dict[str, Any], own: dict[str, Any], fo
         run.engine.buffers.finish()
         restore_own(run, own)
         run.detached.load_state_dict(own["detached"])
+        run.driver.load_state_dict(own["driver"])
 
 
 def _check(shared: dict[str, Any], run: Run) -> None:
@@ -302,6 +304,7 @@ def own_state(run: Run) -> dict[str, Any]:
         "usual_weight": run.engine.usual_weight,
         "reducers": {unit.name: state_dict(unit.state) for unit in run.engine.units},
         "detached": run.detached.state_dict(),
+        "driver": run.driver.state_dict(),
         "python": list(random.getstate()[1]),
         "python_gauss": random.getstate()[2],
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, gauss],

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,29 +13,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from omnizen.errors import UserError
-from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Comm
 from omnizen.strategies.strategy import Strategy
-from omnizen.train.auto import Watch, measure_machines
-from omnizen.train.checks import (
-    check_choices,
-    check_model,
-    check_optimizers,
-    compare_settings,
-    describe_loader,
-    loss_number,
-    not_negative,
-)
-from omnizen.train.choice import choose_routing, watches
+from omnizen.train.auto import Watch
+from omnizen.train.checks import loss_number, not_negative
 from omnizen.train.clip import clip_grad_norm_
 from omnizen.train.control import Turn
 from omnizen.train.detached import Detached
-from omnizen.train.everyone import on_everyone
-from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
-from omnizen.train.pulls import Pulls, Reads, check_lazy, check_reads, may_be_lazy
-from omnizen.train.record import StepRecord, lab_facts
-from omnizen.train.router import DENSE_BELOW, Routing, build, from_plan
-from omnizen.train.start import Started, equalise
+from omnizen.train.driver import Driver, EveryStep
+from omnizen.train.prepare import Wishes, check_first, prepare, strategy_and_plan
+from omnizen.train.pulls import Pulls, Reads
+from omnizen.train.record import StepRecord
+from omnizen.train.router import DENSE_BELOW, build, from_plan
+from omnizen.train.start import Started
 from omnizen.train.sync import Engine, Reduction
 
 if TYPE_CHECKING:
@@ -87,6 +74,9 @@ class Run:
         self._weight_given: float | None = None
         self._on_close, self._closed = on_close, False
         self._detached: Detached | None = None
+        self.driver: Driver = EveryStep()
+        """What the strategy does around optimizer steps."""
+        self.pulls: Pulls
 
     @property
     def engine(self) -> Engine:
@@ -159,52 +149,18 @@ class Run:
         Example:
             >>> run = oz.init(); model, optimizer, loader = run.prepare(model, optimizer, loader)  # doctest: +SKIP
         """
-        if self._engine is not None:
-            raise UserError("a run prepares one model; put several into one nn.ModuleDict")
-        if isinstance(plan, Strategy):
-            plan = plan.reducer
-
-        def choose() -> tuple[str, Routing]:
-            check_choices(reduction, values)
-            check_model(model, self.size)
-            self.optimizers = check_optimizers(optimizer, model)
-            said, routing, self.plan = choose_routing(model, plan, self.size, values, dense_below)
-            check_lazy(model, routing.schemes, self.optimizers, scaler)
-            check_reads(reads, loader)
-            named = "none" if reads is None else "given"
-            shown = f"values: {values}\nreduction: {reduction}\nseed: {self.seed}\nreads: {named}"
-            return f"plan: {said}\n{shown}\nloader: {describe_loader(loader)}", routing
-
-        said, routing = on_everyone(partial(gather_texts, self.control), choose)
-        self.started = equalise(model, self.control)
-        compare_settings(gather_texts(self.control, said))
-        machines = measure_machines(self.gradients) if watches(plan, self.size) else None
-        self._model, self._values = model, values
-        self._engine = Engine(
-            model,
-            build(model, routing, comm=self.gradients),
-            self.gradients,
-            self.control,
+        check_first(self)
+        strategy, plan = strategy_and_plan(plan)
+        wishes = Wishes(
+            plan=plan,
+            strategy=strategy,
             reduction=reduction,
-            take_weight=self._take_weight,
-            shared_seed=self.seed,
+            values=values,
+            dense_below=dense_below,
+            scaler=scaler,
+            reads=reads,
         )
-        self.pulls = Pulls(model, self._engine, self.optimizers, reads)
-        self.pulls.follow()
-        if scaler is not None:
-            self._engine.loss_scale = scaler.get_scale
-        for each in self.optimizers:
-            each.register_step_pre_hook(lambda stepping, *_: self.engine.check_step(stepping))
-        self._detached = Detached(self._engine, self.optimizers)
-        self.optimizers[0].register_step_post_hook(lambda *_: self._stepped())
-        if loader is not None:
-            self.loader = loader = self._share(loader)
-        self._begin_record(model)
-        if machines is not None:
-            lazy = may_be_lazy(model, self.optimizers, scaler) if reads is not None else frozenset()
-            self._watch = Watch(model, self._engine, machines, lambda: self._batch_samples or 0, self.follow, lazy)
-        else:
-            self._announce_plan()
+        loader = prepare(self, model, optimizer, loader, wishes)
         return model, optimizer, loader
 
     def no_sync(self) -> AbstractContextManager[None]:
@@ -219,9 +175,11 @@ class Run:
     def flush(self) -> None:
         """Have every row's last value on every rank, before evaluation; called by all ranks between steps.
 
-        Only ``plan="lazy"`` leaves rows at their owners; checkpoints and the end of a run flush by themselves.
+        ``plan="lazy"`` leaves rows at their owners, and other strategies leave ranks with weights of their own;
+        checkpoints and the end of a run flush by themselves.
         """
         self.pulls.flush()
+        self.driver.flush()
 
     def _add_up(self, number: Tensor) -> Tensor:
         return self.engine.call(lambda: self.control.all_reduce(number.to(self.control.device)).wait())
@@ -295,8 +253,9 @@ class Run:
         try:
             if announce and self._engine is not None:
                 self._engine.announce(Turn.CLOSED)
-                self.pulls.flush()
+                self.flush()
         finally:
+            self.driver.close()
             if self._engine is not None:
                 self._engine.close()
             if self._record is not None:
@@ -341,18 +300,6 @@ class Run:
             if self.plan is not None:
                 self._record.plan(self.engine.step, "plan.toml")
 
-    def _share(self, loader: Any) -> Any:
-        shared: CountingLoader | ShardedLoader
-        if can_share(loader):
-            seed = self.seed if loader.generator is None else loader.generator.initial_seed()
-            seed = int(gather_texts(self.control, str(seed))[0])
-            shared = ShardedLoader(loader, self.rank, self.size, seed, self._count)
-        else:
-            shared = CountingLoader(loader, self._count, lambda: self.engine.announce(Turn.LOADER_ENDED))
-        if self.pulls.ahead:
-            shared.around = self.pulls.around
-        return shared
-
     def _count(self, samples: int) -> None:
         self._samples += samples
         self._read = True
@@ -376,25 +323,9 @@ class Run:
     def _stepped(self) -> None:
         number = self.engine.step
         self.engine.stepped()
+        self.driver.after_step()
         if self._record is not None:
             self._record.step(number)
-
-    def _begin_record(self, model: nn.Module) -> None:
-        if self.run_dir is None:
-            return
-        run_id = gather_texts(self.control, f"{time.time_ns():x}")[0]
-        self._record = StepRecord(self.run_dir, self.gradients, lab_facts(), threading.current_thread().name)
-        self._record.begin(run_id, model, self.device, "omnizen")
-        assert self.started is not None
-        if self.started.names:
-            names = self.started.names
-            self._record.note(
-                0,
-                f"{len(names)} tensors differed from rank 0 at the start (first: {names[0]}); this rank sent "
-                f"{self.started.sent_bytes} bytes of them on",
-            )
-        self.engine.observers.append(self._record.round)
-        self.pulls.waited = self._record.waited
 
 
 __all__ = ["Run"]

@@ -1,0 +1,74 @@
+"""What a strategy does around the user's optimizer steps, when it is not the plain average of every gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from omnizen.strategies.strategy import Strategy
+    from omnizen.train.run import Run
+
+
+class Driver(Protocol):
+    """Moves weights or gradients between ranks where a strategy says so; made by ``driver_of``.
+
+    What it sends goes through ``engine.call``, so that its order is the same on all ranks and every wait ends.
+    """
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Be told that an optimizer is about to step; may take its gradients away (set ``.grad`` to None)."""
+        ...
+
+    def after_step(self) -> None:
+        """Be told that the first optimizer has stepped."""
+        ...
+
+    def flush(self) -> None:
+        """Give all ranks the newest weights, the same everywhere; called by all ranks between steps.
+
+        Evaluation, checkpoints and the end of a run need it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of threads and comms; calling it twice is harmless."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank has of its own, in types that ``torch.load(weights_only=True)`` admits."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned; weights and optimizers were restored before."""
+        ...
+
+
+class EveryStep:
+    """Gradients are averaged in every backward pass, so there is nothing left to do around a step."""
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Do nothing."""
+
+    def after_step(self) -> None:
+        """Do nothing."""
+
+    def flush(self) -> None:
+        """Do nothing: weights are equal after every step."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take nothing."""
+
+
+def driver_of(strategy: Strategy, run: Run) -> Driver:  # noqa: ARG001  (for strategies that share more than gradients)
+    """Return what drives a strategy; called by all ranks when the run's engine is there."""
+    assert strategy.share == "grad", "the row refuses others"
+    return EveryStep()

@@ -1,0 +1,172 @@
+"""What ``run.prepare`` does: agree, equalise, lay out, hook."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from omnizen.errors import UserError
+from omnizen.measure.texts import gather_texts
+from omnizen.strategies.strategy import Strategy
+from omnizen.train.auto import Watch, measure_machines
+from omnizen.train.checks import (
+    check_choices,
+    check_model,
+    check_optimizers,
+    compare_settings,
+    describe_loader,
+)
+from omnizen.train.choice import choose_routing, watches
+from omnizen.train.control import Turn
+from omnizen.train.detached import Detached
+from omnizen.train.driver import driver_of
+from omnizen.train.everyone import on_everyone
+from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
+from omnizen.train.pulls import Pulls, Reads, check_lazy, check_reads, may_be_lazy
+from omnizen.train.record import StepRecord, lab_facts
+from omnizen.train.router import Routing, build
+from omnizen.train.start import equalise
+from omnizen.train.sync import Engine, Reduction
+
+if TYPE_CHECKING:
+    from omnizen.plan.plan import Plan
+    from omnizen.train.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the user asked of ``run.prepare``, which describes it."""
+
+    plan: str | Path | Plan | Mapping[str, str]
+    strategy: Strategy
+    reduction: Reduction
+    values: str
+    dense_below: int
+    scaler: torch.amp.GradScaler | None
+    reads: Reads | None
+
+
+def prepare(
+    run: Run, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], loader: Any, wishes: Wishes
+) -> Any:
+    """Set a run up for a model (collective); returns the loader to use."""
+    routing = _agree(run, model, optimizer, loader, wishes)
+    machines = measure_machines(run.gradients) if watches(wishes.plan, run.size) else None
+    scaler, reads = wishes.scaler, wishes.reads
+    run._model, run._values = model, wishes.values
+    run._engine = engine = Engine(
+        model,
+        build(model, routing, comm=run.gradients),
+        run.gradients,
+        run.control,
+        reduction=wishes.reduction,
+        take_weight=run._take_weight,
+        shared_seed=run.seed,
+    )
+    run.pulls = Pulls(model, engine, run.optimizers, reads)
+    run.pulls.follow()
+    if scaler is not None:
+        engine.loss_scale = scaler.get_scale
+    _hook_optimizers(run, engine, wishes.strategy)
+    if loader is not None:
+        run.loader = loader = _share(run, loader)
+    _begin_record(run, model)
+    if machines is not None:
+        lazy = may_be_lazy(model, run.optimizers, scaler) if reads is not None else frozenset()
+        run._watch = Watch(model, engine, machines, lambda: run._batch_samples or 0, run.follow, lazy)
+    else:
+        run._announce_plan()
+    return loader
+
+
+def _agree(
+    run: Run, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], loader: Any, wishes: Wishes
+) -> Routing:
+    """Look at everything before anything changes; all ranks go on, or none does."""
+
+    def choose() -> tuple[str, Routing]:
+        check_choices(wishes.reduction, wishes.values)
+        check_model(model, run.size)
+        run.optimizers = check_optimizers(optimizer, model)
+        said, routing, run.plan = choose_routing(model, wishes.plan, run.size, wishes.values, wishes.dense_below)
+        check_lazy(model, routing.schemes, run.optimizers, wishes.scaler)
+        check_reads(wishes.reads, loader)
+        lines = {
+            "plan": said,
+            "strategy": wishes.strategy,
+            "values": wishes.values,
+            "reduction": wishes.reduction,
+            "seed": run.seed,
+            "reads": "none" if wishes.reads is None else "given",
+            "loader": describe_loader(loader),
+        }
+        return "\n".join(f"{name}: {value}" for name, value in lines.items()), routing
+
+    said, routing = on_everyone(partial(gather_texts, run.control), choose)
+    run.started = equalise(model, run.control)
+    compare_settings(gather_texts(run.control, said))
+    return routing
+
+
+def _hook_optimizers(run: Run, engine: Engine, strategy: Strategy) -> None:
+    """Put what happens around optimizer steps in order: the guard, detached weights, the strategy, the count."""
+    for each in run.optimizers:
+        each.register_step_pre_hook(lambda stepping, *_: engine.check_step(stepping))
+    run._detached = Detached(engine, run.optimizers)
+    run.driver = driver_of(strategy, run)
+    for each in run.optimizers:
+        each.register_step_pre_hook(lambda stepping, *_: run.driver.before_step(stepping))
+    run.optimizers[0].register_step_post_hook(lambda *_: run._stepped())
+
+
+def _share(run: Run, loader: Any) -> Any:
+    shared: CountingLoader | ShardedLoader
+    if can_share(loader):
+        seed = run.seed if loader.generator is None else loader.generator.initial_seed()
+        seed = int(gather_texts(run.control, str(seed))[0])
+        shared = ShardedLoader(loader, run.rank, run.size, seed, run._count)
+    else:
+        shared = CountingLoader(loader, run._count, lambda: run.engine.announce(Turn.LOADER_ENDED))
+    if run.pulls.ahead:
+        shared.around = run.pulls.around
+    return shared
+
+
+def _begin_record(run: Run, model: nn.Module) -> None:
+    if run.run_dir is None:
+        return
+    run_id = gather_texts(run.control, f"{time.time_ns():x}")[0]
+    run._record = record = StepRecord(run.run_dir, run.gradients, lab_facts(), threading.current_thread().name)
+    record.begin(run_id, model, run.device, "omnizen")
+    assert run.started is not None
+    if run.started.names:
+        names = run.started.names
+        record.note(
+            0,
+            f"{len(names)} tensors differed from rank 0 at the start (first: {names[0]}); this rank sent "
+            f"{run.started.sent_bytes} bytes of them on",
+        )
+    run.engine.observers.append(record.round)
+    run.pulls.waited = record.waited
+
+
+def strategy_and_plan(
+    plan: str | Path | Plan | Strategy | Mapping[str, str],
+) -> tuple[Strategy, str | Path | Plan | Mapping[str, str]]:
+    """Part what ``run.prepare(plan=...)`` was given: plain plans train synchronously."""
+    return (plan, plan.reducer) if isinstance(plan, Strategy) else (Strategy(), plan)
+
+
+def check_first(run: Run) -> None:
+    """Refuse a second model."""
+    if run._engine is not None:
+        raise UserError("a run prepares one model; put several into one nn.ModuleDict")
