@@ -52,6 +52,10 @@ class PeerTimeout(PeerLost):
         )
 
 
+class NoAnswer(OmnizenError, RuntimeError):
+    """A rank was asked something and what answers there raised an error; says which."""
+
+
 class Disagreement(UserError):
     """Ranks that must agree (model, plan, layout, shapes) do not; names the first difference."""
 

@@ -100,6 +100,59 @@ class Comm(Protocol):
         ...
 
 
+class Mailbox(Protocol):
+    """Questions and answers between two ranks at a time; nobody waits for a third.
+
+    Laws: an answer goes to who asked; the questions of one rank to another are answered in order, those of
+    different ranks side by side; a rank that is slow or gone delays only those who ask it; each wait ends within
+    ``timeout_s`` without progress with the answer or a ``PeerLost`` that names rank, peer, step and elapsed time;
+    after that each further question to that rank raises at once. Inputs are not changed; answers are fresh tensors
+    on the CPU; dtypes, shapes and NaN survive bit for bit, and need not be announced.
+    """
+
+    rank: int
+    size: int
+    name: str
+    timeout_s: float
+    step: int | None
+    """Step to name in errors."""
+
+    def ask(self, dest: int, parts: Parts) -> Pending[Parts]:
+        """Send parts to a rank; its answer comes when waited for. A rank may ask itself.
+
+        Raises (when waited for):
+            PeerLost: the rank is gone, or did not answer within the limit.
+            NoAnswer: what answers there raised an error; the mailbox lives on.
+        """
+        ...
+
+    def serve(self, answer: Callable[[int, Parts], Parts]) -> None:
+        """Begin to answer; questions that came before are answered now. Called once.
+
+        Args:
+            answer: from who asks and what, to what is answered. Runs on a thread for each rank that asks, so that
+                one that takes long does not hold up the others.
+        """
+        ...
+
+    def lost(self) -> frozenset[int]:
+        """Return the ranks that are known to be gone."""
+        ...
+
+    def close(self) -> None:
+        """Tell the others that this rank is gone, and answer no more; twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class HasMailbox(Protocol):
+    """A comm whose ranks can ask each other."""
+
+    def mailbox(self, name: str) -> Mailbox:
+        """Make a mailbox (called by every rank of this comm); it closes with the comm."""
+        ...
+
+
 class Codec(Protocol):
     """How a tensor is packed: stateless, network-free, pipeable with ``codecs.pipe``.
 

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from omnizen.comm.mail_wrapper import MailWrapper
 from omnizen.comm.wrapper import Call, Wrapper
 from omnizen.errors import OmnizenError, UserError
-from omnizen.protocols import Comm, Pending
+from omnizen.protocols import Comm, Mailbox, Pending
+from omnizen.types import Parts
 
 
 class Dropped(OmnizenError, RuntimeError):
@@ -46,7 +48,15 @@ class Slow:
     step: int
 
 
-Fault = Drop | Delay | Slow
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The rank's first question in the step is asked twice, and the second answer counts."""
+
+    rank: int
+    step: int
+
+
+Fault = Drop | Delay | Slow | Repeat
 
 
 class Faults:
@@ -75,8 +85,12 @@ class Faults:
             raise UserError(f"{fault} is not in the script: {list(self.script)}")
         return self._happened[fault]
 
-    def take(self, rank: int, step: int | None) -> list[Fault]:
-        """Return the faults that are due at a rank's call, each once, and count them."""
+    def take(self, rank: int, step: int | None, *, asking: bool = False) -> list[Fault]:
+        """Return the faults that are due at a rank's call, each once, and count them.
+
+        Args:
+            asking: whether the call is a question; only those can be repeated.
+        """
         due = []
         with self._lock:
             call = self._calls[rank, step]
@@ -84,6 +98,7 @@ class Faults:
             for fault in self.script:
                 at = fault.source if isinstance(fault, Slow) else fault.rank
                 early = isinstance(fault, Drop) and call < fault.call
+                early |= isinstance(fault, Repeat) and not asking
                 if (at, fault.step) == (rank, step) and not early and not self._happened[fault]:
                     self._happened[fault] += 1
                     due.append(fault)
@@ -101,26 +116,49 @@ class Faulty(Wrapper):
     def __init__(self, inner: Comm, faults: Faults, *, world_rank: int | None = None) -> None:
         super().__init__(inner)
         self.faults = faults
-        self._world_rank = inner.rank if world_rank is None else world_rank
+        self.world_rank = inner.rank if world_rank is None else world_rank
 
     def around(self, call: Call) -> Pending[Any]:
         """Let what is due happen, then make the call."""
-        for fault in self.faults.take(self._world_rank, self.step):
-            self._happen(fault)
+        for fault in self.faults.take(self.world_rank, self.step):
+            self.happen(fault)
         return call.start()
 
     def rewrap(self, inner: Comm, ranks: Sequence[int]) -> Faulty:
         """Let a sub-group follow the same script."""
         del ranks
-        return Faulty(inner, self.faults, world_rank=self._world_rank)
+        return Faulty(inner, self.faults, world_rank=self.world_rank)
 
-    def _happen(self, fault: Fault) -> None:
+    def rewrap_mailbox(self, inner: Mailbox) -> Mailbox:
+        """Let questions follow the same script."""
+        return FaultyMailbox(inner, self)
+
+    def happen(self, fault: Fault) -> None:
+        """Do what a fault says, but for what only questions can do."""
         simulated = hasattr(self.inner, "compute")
         if isinstance(fault, Drop):
             raise Dropped(f"rank {fault.rank} was dropped at step {fault.step} by the script")
         if isinstance(fault, Delay):
             (self.inner.compute if simulated else time.sleep)(fault.seconds)  # type: ignore[attr-defined]
-        elif simulated:
+        elif isinstance(fault, Slow) and simulated:
             self.inner.slow(fault.source, fault.dest, fault.factor)  # type: ignore[attr-defined]
         else:
             raise UserError(f"{fault} needs simulated links; this comm is a {type(self.inner).__name__}")
+
+
+class FaultyMailbox(MailWrapper):
+    """A mailbox that follows the script of its comm; the comm's step counts."""
+
+    def __init__(self, inner: Mailbox, comm: Faulty) -> None:
+        super().__init__(inner)
+        self._comm = comm
+
+    def asking(self, dest: int, parts: Parts) -> Pending[Parts]:
+        """Let what is due happen, then ask."""
+        comm = self._comm
+        for fault in comm.faults.take(comm.world_rank, self.step, asking=True):
+            if isinstance(fault, Repeat):
+                self.inner.ask(dest, parts).wait()
+            else:
+                comm.happen(fault)
+        return self.inner.ask(dest, parts)

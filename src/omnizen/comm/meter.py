@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from omnizen.comm.wrapper import Call, Wrapper
-from omnizen.protocols import Comm, Later, Pending
-from omnizen.types import Traffic
+from omnizen.comm.mail_wrapper import Answer, MailWrapper
+from omnizen.comm.wrapper import Call, Wrapper, parts_bytes
+from omnizen.protocols import Comm, Later, Mailbox, Pending
+from omnizen.types import Parts, Traffic
 
 CONTROL = frozenset({"barrier"})
 """Verbs that carry no gradients: counted, but in no total."""
@@ -136,6 +137,10 @@ class Metered(Wrapper):
         """Let a sub-group count into the same totals."""
         return Metered(inner, members=[self._world_ranks[r] for r in ranks], counts=self._counts)
 
+    def rewrap_mailbox(self, inner: Mailbox) -> Mailbox:
+        """Let a mailbox count into the same totals, whichever comm made it."""
+        return MeteredMailbox(inner, self._counts, self._world_ranks)
+
     def reading(self) -> MeterReading:
         """Return the totals so far."""
         counts = self._counts
@@ -144,3 +149,42 @@ class Metered(Wrapper):
 
     def _world(self, by_rank: Mapping[int, float]) -> dict[int, float]:
         return {self._world_ranks[rank]: n for rank, n in by_rank.items()}
+
+
+class MeteredMailbox(MailWrapper):
+    """Counts questions and answers as verb "ask": parts cost their bytes and ``SIZE_BYTES`` each, two rounds.
+
+    Both ranks count, each when it sends and when it has received.
+    """
+
+    def __init__(self, inner: Mailbox, counts: _Counts, world_ranks: Sequence[int]) -> None:
+        super().__init__(inner)
+        self._counts, self._world_ranks = counts, world_ranks
+
+    def asking(self, dest: int, parts: Parts) -> Pending[Parts]:
+        """Count a question and, when it comes, its answer."""
+        pending = self.inner.ask(dest, parts)
+        if dest == self.rank:
+            return pending
+        self._add(self._counts.tx, dest, parts)
+        with self._counts.lock:
+            self._counts.rounds["ask"] += 2
+            self._counts.calls["ask"] += 1
+
+        def finish() -> Parts:
+            answer = pending.wait()
+            self._add(self._counts.rx, dest, answer)
+            return answer
+
+        return Later(finish)
+
+    def answering(self, source: int, parts: Parts, answer: Answer) -> Parts:
+        """Count a question that came, and what is answered."""
+        found = answer(source, parts)
+        if source != self.rank:
+            self._add(self._counts.rx, source, parts)
+            self._add(self._counts.tx, source, found)
+        return found
+
+    def _add(self, flows: dict[tuple[str, int], float], peer: int, parts: Parts) -> None:
+        self._counts.add(flows, "ask", {self._world_ranks[peer]: parts_bytes(parts)})

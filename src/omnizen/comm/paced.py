@@ -10,10 +10,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from omnizen.comm.wrapper import Call, Wrapper
+from omnizen.comm.mail_wrapper import Answer, MailWrapper
+from omnizen.comm.wrapper import Call, Wrapper, parts_bytes
 from omnizen.errors import UserError
-from omnizen.protocols import Comm, Later, Pending
+from omnizen.protocols import Comm, Later, Mailbox, Pending
 from omnizen.spans import span
+from omnizen.types import Parts
 
 
 class Clock(Protocol):
@@ -101,3 +103,41 @@ class Paced(Wrapper):
         """Let a sub-group use the same link."""
         del ranks
         return Paced(inner, self.link)
+
+    def rewrap_mailbox(self, inner: Mailbox) -> Mailbox:
+        """Let a mailbox use the same link."""
+        return PacedMailbox(inner, self.link)
+
+
+class PacedMailbox(MailWrapper):
+    """Questions and answers cross the link of who asks and that of who answers."""
+
+    def __init__(self, inner: Mailbox, link: PacedLink) -> None:
+        super().__init__(inner)
+        self.link = link
+
+    def asking(self, dest: int, parts: Parts) -> Pending[Parts]:
+        """Hold an answer back until question and answer would have crossed."""
+        issued_s = self.link.clock.monotonic()
+        pending = self.inner.ask(dest, parts)
+
+        def finish() -> Parts:
+            answer = pending.wait()
+            if dest != self.rank:
+                with span("wire", "ask"):
+                    self._cross(issued_s, parts, answer)
+            return answer
+
+        return Later(finish)
+
+    def answering(self, source: int, parts: Parts, answer: Answer) -> Parts:
+        """Hold an answer back until it and its question would have crossed this rank's link."""
+        issued_s = self.link.clock.monotonic()
+        found = answer(source, parts)
+        if source != self.rank:
+            self._cross(issued_s, parts, found)
+        return found
+
+    def _cross(self, issued_s: float, out: Parts, back: Parts) -> None:
+        num_bytes = max(parts_bytes(out), parts_bytes(back))
+        self.link.sleep_until(self.link.cross(issued_s, num_bytes))

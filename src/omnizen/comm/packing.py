@@ -17,7 +17,7 @@ _HEAD_INTS = 6
 INLINE_SIZES = FRAME_INTS - _HEAD_INTS
 
 VERBS = ("lost", "all_reduce", "all_gather", "all_to_all", "exchange", "barrier")
-_DTYPES = tuple(sorted({d for d in vars(torch).values() if isinstance(d, torch.dtype)}, key=str))
+DTYPES = tuple(sorted({d for d in vars(torch).values() if isinstance(d, torch.dtype)}, key=str))
 
 
 def nbytes(parts: Parts) -> int:
@@ -120,7 +120,7 @@ class Frame:
 
     def encode(self) -> Tensor:
         """Return the frame as int64 ``[FRAME_INTS]``; sizes that do not fit are left to a message of their own."""
-        dtype = -1 if self.dtype is None else _DTYPES.index(self.dtype)
+        dtype = -1 if self.dtype is None else DTYPES.index(self.dtype)
         told = self.nbytes if not self.payload else -self.nbytes - 1
         head = [VERBS.index(self.verb), self.kind, self.step, dtype, told, len(self.sizes)]
         inline = list(self.sizes[:INLINE_SIZES])
@@ -137,7 +137,7 @@ class Frame:
     def decode(cls, numbers: list[int]) -> Frame:
         """Read a frame; ``numbers`` holds the frame and, behind it, the sizes that did not fit."""
         verb, kind, step, dtype, told, count = numbers[:_HEAD_INTS]
-        named = None if dtype < 0 else _DTYPES[dtype]
+        named = None if dtype < 0 else DTYPES[dtype]
         total = told if told >= 0 else -told - 1
         behind = _HEAD_INTS + count
         payload = array("q", numbers[behind : behind + _words(total)]).tobytes()[:total] if told < 0 else b""

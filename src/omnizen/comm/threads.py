@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from omnizen.comm.base import CommBase, HasStep, check_parts
+from omnizen.comm.thread_mailbox import Office, ThreadMailbox
 from omnizen.errors import PeerLost, PeerTimeout, UserError
 from omnizen.protocols import Later, Pending
 from omnizen.spans import span
@@ -36,6 +37,7 @@ class ThreadWorld:
         self._awaited: list[list[Key]] = [[] for _ in range(size)]
         self._mail: dict[Key, Parts] = {}
         self._lost: set[int] = set()
+        self._offices: dict[str, Office] = {}
 
     def comm(self, rank: int) -> ThreadComm:
         """Return the comm of one rank of the whole world."""
@@ -77,6 +79,18 @@ class ThreadWorld:
             self._lost.add(rank)
             for arrived in self._arrived:
                 arrived.notify_all()
+            offices = [office for office in self._offices.values() if rank in office.members]
+        for office in offices:
+            office.lose(office.members.index(rank))
+
+    def office(self, name: str, members: list[int]) -> Office:
+        """Return the mailboxes of this name, the same for all ranks."""
+        with self._lock:
+            office = self._offices.setdefault(name, Office(members))
+            lost = [rank for rank in members if rank in self._lost]
+        for rank in lost:
+            office.lose(members.index(rank))
+        return office
 
 
 class ThreadComm(CommBase):
@@ -89,6 +103,7 @@ class ThreadComm(CommBase):
         self.world, self.members = world, list(members)
         self.rank, self.size = self.members.index(world_rank), len(self.members)
         self.device, self.timeout_s = torch.device("cpu"), world.timeout_s
+        self._boxes: list[ThreadMailbox] = []
         self._sent: defaultdict[int, int] = defaultdict(int)
         self._received: defaultdict[int, int] = defaultdict(int)
 
@@ -157,8 +172,18 @@ class ThreadComm(CommBase):
         members = [self.members[r] for r in ranks]
         return ThreadComm(self.world, members, me, name, self) if me in members else None
 
+    def mailbox(self, name: str) -> ThreadMailbox:
+        """Make a mailbox; called by every rank."""
+        name = self.sub_name(name)
+        office = self.world.office(name, self.members)
+        box = ThreadMailbox(office, self.rank, name, self.timeout_s, self)
+        self._boxes.append(box)
+        return box
+
     def close(self) -> None:
-        """Nothing is held."""
+        """Close what mailboxes were made."""
+        for box in self._boxes:
+            box.close()
 
 
 def launch(

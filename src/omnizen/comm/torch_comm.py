@@ -13,6 +13,7 @@ from omnizen.comm.base import CommBase, HasStep, check_parts
 from omnizen.comm.meeting import Meeting, Meetings
 from omnizen.comm.packing import Frame, pack, unpack
 from omnizen.comm.schedule import around_a_ring, in_rounds
+from omnizen.comm.torch_mailbox import TorchMailbox
 from omnizen.comm.turns import Running, Turns
 from omnizen.comm.wire import Group, Watch, Wire
 from omnizen.errors import PeerLost, UserError
@@ -78,6 +79,7 @@ class TorchComm(CommBase):
         self.rank, self.size = process_group.rank(), process_group.size()
         self.device, self.timeout_s = _numbered(torch.device(device)), timeout_s
         self._subs: list[TorchComm] = []
+        self._boxes: list[TorchMailbox] = []
         self.members = list(range(self.size)) if members is None else list(members)
         self._group: Group | None = process_group
         self._make_group, self._release = make_group, release
@@ -172,8 +174,27 @@ class TorchComm(CommBase):
         self._subs.append(made)
         return made
 
+    def mailbox(self, name: str) -> TorchMailbox:
+        """Make a mailbox, with a group for each pair of ranks; called by every rank."""
+        self._check_open()
+        name, make_group = self.sub_name(name), self._make_group
+        if make_group is None or self._wire.device.type != "cpu":
+            raise UserError(
+                "a mailbox is made by a TorchComm over gloo that has make_group; use such a one beside this"
+            )
+
+        def connect(peer: int) -> Group:
+            pair = sorted((self.members[self.rank], self.members[peer]))
+            return make_group(pair, f"{name}/{pair[0]}-{pair[1]}")
+
+        box = TorchMailbox(self.rank, self.members, name, self.timeout_s, self, connect)
+        self._boxes.append(box)
+        return box
+
     def close(self) -> None:
         """End the comm's thread and those of its sub-groups, and let go of the groups; twice is harmless."""
+        for box in self._boxes:
+            box.close()
         for sub in self._subs:
             sub.close()
         self._turns.close()

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from omnizen.comm.packing import nbytes
-from omnizen.protocols import Comm, Pending, Ready
+from omnizen.errors import UserError
+from omnizen.protocols import Comm, HasMailbox, Mailbox, Pending, Ready
 from omnizen.types import Parts
 
 Self = TypeVar("Self", bound="Wrapper")
@@ -22,6 +23,11 @@ SIZE_BYTES = 8
 def ring_bytes(payload_bytes: int, size: int) -> float:
     """Return what a ring all-reduce of ``payload_bytes`` sends, and receives, at each of ``size`` ranks."""
     return 2 * (size - 1) / size * payload_bytes
+
+
+def parts_bytes(parts: Parts) -> float:
+    """Return what parts cost on the way to one peer: their bytes, and ``SIZE_BYTES`` each."""
+    return float(nbytes(parts) + SIZE_BYTES * len(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +79,7 @@ class Call:
         return {neighbour % self.size: ring_bytes(nbytes(self.out[self.rank]), self.size)}
 
     def _bytes(self, by_peer: Mapping[int, Parts]) -> dict[int, float]:
-        return {
-            peer: float(nbytes(parts) + SIZE_BYTES * len(parts))
-            for peer, parts in by_peer.items()
-            if peer != self.rank
-        }
+        return {peer: parts_bytes(parts) for peer, parts in by_peer.items() if peer != self.rank}
 
 
 class Wrapper:
@@ -151,6 +153,18 @@ class Wrapper:
         """Make a group of some ranks, wrapped alike; None on ranks outside it."""
         made = self.inner.sub(ranks, name)
         return None if made is None else self.rewrap(made, ranks)
+
+    def mailbox(self, name: str) -> Mailbox:
+        """Make a mailbox, wrapped alike; called by every rank."""
+        if not isinstance(self.inner, HasMailbox):
+            raise UserError(
+                f"a {type(self.inner).__name__} has no mailboxes; asynchronous groups need one that has"
+            )
+        return self.rewrap_mailbox(self.inner.mailbox(name))
+
+    def rewrap_mailbox(self, inner: Mailbox) -> Mailbox:
+        """Wrap a mailbox of this comm's; as it is unless a subclass says how."""
+        return inner
 
     def close(self) -> None:
         """Close the inner comm."""
