@@ -10,9 +10,10 @@ from omnizen import catalog_citations as citations
 from omnizen.catalog_lossy import LOSSY
 from omnizen.catalog_rows import CodecRow, ReducerRow, SelectorRow, WrapperRow
 from omnizen.catalog_selectors import SELECTORS
+from omnizen.catalog_settings import check_settings
 from omnizen.catalog_summed import SUMMED, SUMMED_CODECS
 from omnizen.catalog_wrappers import WRAPPERS
-from omnizen.errors import UserError, nearest
+from omnizen.errors import LISTS_METHODS, UserError, nearest
 
 if TYPE_CHECKING:
     from omnizen.protocols import Codec, Reducer, Selector
@@ -293,7 +294,7 @@ def reducer(name: str, **settings: Any) -> Reducer:
 
         made: Reducer = catalog_text.made(name, REDUCERS, CODECS, SELECTORS, WRAPPERS)
         return made
-    return _row(name, REDUCERS, "reduction scheme").make(**settings)
+    return _row(name, REDUCERS, "reduction scheme", settings).make(**settings)
 
 
 def schemes(kind: str | None = None, *, lossy: bool = False) -> list[str]:
@@ -317,7 +318,7 @@ def codec(name: str, **settings: Any) -> Codec:
     Raises:
         UserError: for an unknown name; the nearest one is suggested.
     """
-    return _row(name, CODECS, "codec").make(**settings)
+    return _row(name, CODECS, "codec", settings).make(**settings)
 
 
 def selector(name: str, **settings: Any) -> Selector:
@@ -326,10 +327,12 @@ def selector(name: str, **settings: Any) -> Selector:
     Raises:
         UserError: for an unknown name; the nearest one is suggested.
     """
-    return _row(name, SELECTORS, "selector").make(**settings)
+    return _row(name, SELECTORS, "selector", settings).make(**settings)
 
 
-def _row(name: str, table: Mapping[str, Row], what: str) -> Row:
+def _row(name: str, table: Mapping[str, Row], what: str, settings: Mapping[str, Any]) -> Row:
     if name not in table:
-        raise UserError(f"{what}: {nearest(name, table)}")
+        raise UserError(f"{what}: {nearest(name, table, listed_by=LISTS_METHODS)}")
+    if settings:
+        check_settings(name, table[name], settings)
     return table[name]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class Row:
+    """What all rows hold."""
+
     factory: str
     """``"module:function"`` below ``omnizen``, imported when first used."""
     summary: str
@@ -28,14 +31,21 @@ class _Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Hyper-parameters of this row."""
 
-    def _made(self, wrapped: Sequence[Any], settings: Mapping[str, Any]) -> Any:
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """Return what the row's factory takes, by name: first the parts that it goes around, then settings."""
+        return dict(inspect.signature(self._factory()).parameters)
+
+    def _factory(self) -> Callable[..., Any]:
         module, function = self.factory.split(":")
-        factory = getattr(importlib.import_module(f"omnizen.{module}"), function)
-        return factory(*wrapped, **{**self.settings, **settings})
+        found: Callable[..., Any] = getattr(importlib.import_module(f"omnizen.{module}"), function)
+        return found
+
+    def _made(self, wrapped: Sequence[Any], settings: Mapping[str, Any]) -> Any:
+        return self._factory()(*wrapped, **{**self.settings, **settings})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReducerRow(_Row):
+class ReducerRow(Row):
     """A way to combine contributions."""
 
     def make(self, **settings: Any) -> Reducer:
@@ -45,7 +55,7 @@ class ReducerRow(_Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodecRow(_Row):
+class CodecRow(Row):
     """A way to pack a tensor."""
 
     def make(self, **settings: Any) -> Codec:
@@ -55,7 +65,7 @@ class CodecRow(_Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectorRow(_Row):
+class SelectorRow(Row):
     """A way to choose the elements that are sent."""
 
     def make(self, **settings: Any) -> Selector:
@@ -65,7 +75,7 @@ class SelectorRow(_Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrapperRow(_Row):
+class WrapperRow(Row):
     """What is put around reducers, or between codecs."""
 
     def make(self, *wrapped: Any, **settings: Any) -> Any:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from omnizen.catalog_rows import CodecRow, ReducerRow, SelectorRow, WrapperRow
-from omnizen.errors import UserError, nearest
+from omnizen.catalog_settings import check_parts, check_settings, example
+from omnizen.errors import LISTS_METHODS, UserError, nearest
 
-Row = ReducerRow | CodecRow | SelectorRow
-Table = Mapping[str, Row]
+Table = Mapping[str, ReducerRow | CodecRow | SelectorRow]
 _DASH = re.compile(r"(?<=\w)-(?=[A-Za-z])")
 """Dashes in names are no minus signs; those in numbers (1e-3) are followed by a digit."""
 
@@ -53,12 +53,17 @@ def made(
                 build(argument, tables[place] if place < len(tables) else reducers)
                 for place, argument in enumerate(call.args)
             ]
-            return _with_settings(name, lambda: wrappers[name].make(*wrapped, **settings))
+            check_parts(name, wrappers[name], len(wrapped))
+            check_settings(name, wrappers[name], settings)
+            return wrappers[name].make(*wrapped, **settings)
+        if name in wrappers and name not in table:
+            check_parts(name, wrappers[name], 0)
         if name not in table:
-            raise UserError(f"{text!r}: {nearest(name, [*table, *wrappers])}")
+            raise UserError(f"{text!r}: {nearest(name, [*table, *wrappers], listed_by=LISTS_METHODS)}")
         if call.args:
-            raise UserError(f"{text!r}: settings of {name} need their names, as in {name}(density=0.01)")
-        return _with_settings(name, lambda: table[name].make(**settings))
+            raise UserError(f"{text!r}: settings of {name} need their names{example(name, table[name])}")
+        check_settings(name, table[name], settings)
+        return table[name].make(**settings)
 
     try:
         whole = ast.parse(_DASH.sub("_", text.strip()), mode="eval").body
@@ -72,10 +77,3 @@ def _literal(node: ast.expr, text: str) -> Any:
         return ast.literal_eval(node)
     except ValueError as error:
         raise UserError(f"{text!r}: settings are numbers, texts, True, False or None") from error
-
-
-def _with_settings(name: str, make: Any) -> Any:
-    try:
-        return make()
-    except TypeError as error:
-        raise UserError(f"{name} has no such setting: {error}") from error

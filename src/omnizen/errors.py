@@ -6,6 +6,11 @@ import difflib
 import traceback
 from collections.abc import Iterable
 
+MOST_SHOWN = 12
+"""Choices that an error lists where something else lists them all."""
+LISTS_METHODS = "omnizen cite --list"
+"""The command that lists the catalogue."""
+
 
 class OmnizenError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -86,14 +91,19 @@ def of_user_code(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' if message else ''}{message}{place}"
 
 
-def nearest(given: object, allowed: Iterable[object]) -> str:
-    """Return a sentence that lists what is allowed and names the choice nearest to what was given.
+def nearest(given: object, allowed: Iterable[object], *, listed_by: str = "") -> str:
+    """Return a sentence that names the choice nearest to what was given, and then what is allowed.
+
+    Args:
+        listed_by: what lists all choices, such as a command; with it, a long list is cut after ``MOST_SHOWN``.
 
     Example:
         >>> nearest("dens", ["dense", "zen"])
-        "got 'dens'; allowed: dense, zen; did you mean 'dense'?"
+        "got 'dens'; did you mean 'dense'? allowed: dense, zen"
     """
     names = [str(a) for a in allowed]
     close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.4)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"got {given!r}; allowed: {', '.join(names)}{hint}"
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    shown = names if not listed_by or len(names) <= MOST_SHOWN + 1 else names[:MOST_SHOWN]
+    more = f" and {len(names) - len(shown)} more ({listed_by} lists all)" if len(shown) < len(names) else ""
+    return f"got {given!r}; {hint}allowed: {', '.join(shown) or 'nothing'}{more}"

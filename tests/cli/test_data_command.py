@@ -35,9 +35,20 @@ def test_own_text_is_read_and_described(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "message"), [(("brwn",), "did you mean 'brown'"), (("brown", "--text", "."), "goes with no data set")]
+    ("args", "message"),
+    [
+        (("brwn",), "did you mean 'brown'"),
+        (("brown", "--text", "."), "goes with no data set"),
+    ],
 )
 def test_errors(run, args, message):
     result = run(*args)
     assert isinstance(result.exception, UserError)
     assert message in str(result.exception)
+
+
+def test_an_empty_name_is_not_the_current_folder(run):
+    for name in ("", " "):
+        result = run("--text", name)
+        assert result.exit_code == 2
+        assert "the name of a folder is empty" in result.output

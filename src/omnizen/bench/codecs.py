@@ -13,12 +13,14 @@ from torch import Tensor
 
 from omnizen import catalog
 from omnizen.bench.rows import Row, failed, measured
-from omnizen.errors import UserError, nearest
+from omnizen.errors import LISTS_METHODS, UserError, nearest
 from omnizen.protocols import Codec
 from omnizen.types import Dense, Packed, Payload, Sparse, Step, hash_text
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from omnizen.bench.tables import Kind
 
 WARM_STEPS, SEQUENCES = 10, 16
 ITEM_METRICS = {Sparse: "bits_per_index", Dense: "bits_per_value"}
@@ -88,7 +90,7 @@ def chosen(names: Sequence[str]) -> dict[str, Codec]:
     fit = {n: codec for n, codec in made.items() if codec.takes in (Dense, Sparse) and codec.gives is Packed}
     for name in names:
         if name not in fit:
-            raise UserError(f"--codecs: {nearest(name, fit)}")
+            raise UserError(f"--codecs: {nearest(name, fit, listed_by=LISTS_METHODS)}")
     return {name: fit[name] for name in names or fit}
 
 
@@ -159,27 +161,28 @@ def _whole(x: Payload) -> Tensor:
     return (x.to_dense() if isinstance(x, Sparse) else x.values).double()
 
 
-def table(rows: Sequence[Row]) -> Table:
+def tables(rows: Sequence[Row]) -> list[Table]:
     """Lay the codecs of each sample side by side."""
-    from rich.table import Table
+    from omnizen.bench.tables import table
 
-    out = Table(title="codecs on one core: medians")
-    for title in ("what", "items", "codec", "bits an item", "encode M/s", "decode M/s", "relative error"):
-        words = title in ("what", "codec")
-        out.add_column(title, justify="left" if words else "right", no_wrap=title == "codec")
-    by_codec: dict[tuple[str, str], dict[str, Row]] = {}
+    cases: dict[str, dict[str, dict[str, Row]]] = {}
     for row in rows:
-        by_codec.setdefault((row.case, row.method), {})[row.metric] = row
-    before = None
-    for (case, method), found in by_codec.items():
-        first = next(iter(found.values()))
-        head = (case, str(first.params["items"])) if case != before else ("", "")
-        before = case
-        if "failed" in found:
-            out.add_row(*head, method, str(first.params["reason"]), "", "", "")
-            continue
-        value = {metric: row.value or 0.0 for metric, row in found.items()}
-        bits = value.get("bits_per_index", value.get("bits_per_value", 0.0))
-        speeds = (f"{value[m] / 1e6:.1f}" for m in ("encode_items_per_s", "decode_items_per_s"))
-        out.add_row(*head, method, f"{bits:.2f}", *speeds, f"{value['relative_error']:.2g}")
-    return out
+        cases.setdefault(row.case, {}).setdefault(row.method, {})[row.metric] = row
+    columns: dict[str, Kind] = {"codec": "name"}
+    columns |= dict.fromkeys(("bits\nan item", "encode\nM/s", "decode\nM/s", "relative\nerror"), "number")
+    shown = []
+    for case, by_codec in cases.items():
+        reasons = [f"{n}: {f['failed'].params['reason']}" for n, f in by_codec.items() if "failed" in f]
+        items = next(iter(next(iter(by_codec.values())).values())).params["items"]
+        lines = [_line(name, found) for name, found in by_codec.items()]
+        shown.append(table(f"{case}, {items} items, one core: medians", columns, lines, "\n".join(reasons)))
+    return shown
+
+
+def _line(name: str, found: dict[str, Row]) -> tuple[str, ...]:
+    if "failed" in found:
+        return (name, "failed", "", "", "")
+    value = {metric: row.value or 0.0 for metric, row in found.items()}
+    bits = value.get("bits_per_index", value.get("bits_per_value", 0.0))
+    speeds = (f"{value[m] / 1e6:.1f}" for m in ("encode_items_per_s", "decode_items_per_s"))
+    return (name, f"{bits:.2f}", *speeds, f"{value['relative_error']:.2g}")

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from omnizen.bench.demo import DemoSettings, Network, Outcome
 from omnizen.bench.summary import Trial
+from omnizen.bench.tables import Kind, show, table
 from omnizen.bench.trial import Follow
 
 TITLES = {"ddp": "1. stock DistributedDataParallel", "omnizen": "2. Omnizen"}
@@ -119,7 +120,7 @@ class Show:
 
     def outcome(self, joined: Network, outcome: Outcome) -> None:
         """Print both runs side by side and where the report is."""
-        self.console.print(side_by_side(joined, outcome))
+        show(self.console, side_by_side(joined, outcome))
         n = outcome.common_steps
         self.say(f"The losses of the first {n} steps agree to {outcome.losses_off:.1e}: same model, same batches.")
         if not joined.shaped:
@@ -130,24 +131,23 @@ class Show:
 def side_by_side(joined: Network, outcome: Outcome) -> Table:
     """Return the table of both runs."""
     ddp, ours = outcome.ddp, outcome.omnizen
-    table = Table(title="side by side")
-    for title in ("", "stock DDP", "Omnizen", "factor"):
-        table.add_column(title, justify="right" if title else "left")
     ddp_s, ours_s = fmean(ddp.step_s), fmean(ours.step_s)
-    table.add_row("seconds per step", f"{ddp_s:.3f}", f"{ours_s:.3f}", f"{ddp_s / ours_s:.1f} x faster")
     received = [max(a.rx_bytes_per_step for a in t.answers) for t in (ddp, ours)]
     label = "on the wire" if joined.shaped else "counted, not on a wire"
     fewer = f"{received[0] / received[1]:.1f} x less" if received[1] else ""
-    table.add_row(f"MB received per worker and step, {label}", *(f"{r / 1e6:.2f}" for r in received), fewer)
+    lines = [
+        ("seconds per step", f"{ddp_s:.3f}", f"{ours_s:.3f}", f"{ddp_s / ours_s:.1f} x faster"),
+        (f"MB received per worker and step, {label}", *(f"{r / 1e6:.2f}" for r in received), fewer),
+    ]
     last = outcome.common_steps
     for step in sorted({1, (last + 1) // 2, last}):
         a, b = ddp.losses[step - 1], ours.losses[step - 1]
-        table.add_row(f"loss at step {step}", f"{a:.5f}", f"{b:.5f}", f"off by {abs(a - b) / abs(a):.0e}")
-    table.add_row(f"loss at the end (step {len(ddp.losses)}, {len(ours.losses)})", f"{ddp.losses[-1]:.4f}",
-                  f"{ours.losses[-1]:.4f}", "")  # fmt: skip
+        lines.append((f"loss at step {step}", f"{a:.5f}", f"{b:.5f}", f"off by {abs(a - b) / abs(a):.0e}"))
+    ends = f"loss at the end (step {len(ddp.losses)}, {len(ours.losses)})"
+    lines.append((ends, f"{ddp.losses[-1]:.4f}", f"{ours.losses[-1]:.4f}", ""))
     predicted = ours.answers[0].predicted_step_s
     if predicted is not None:
-        table.add_row(
-            "predicted seconds per step", "", f"{predicted:.3f}", f"off by {abs(predicted / ours_s - 1):.0%}"
-        )
-    return table
+        off = f"off by {abs(predicted / ours_s - 1):.0%}"
+        lines.append(("predicted seconds per step", "", f"{predicted:.3f}", off))
+    columns: dict[str, Kind] = {"": "text", "stock DDP": "number", "Omnizen": "number", "factor": "number"}
+    return table("side by side", columns, lines)

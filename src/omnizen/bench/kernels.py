@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from torch import Tensor
 
+    from omnizen.bench.tables import Kind
+
 Methods = Mapping[str, Callable[[], Any]]
 
 TOPK, PASS, TWO = "torch.topk", "pass: sum", "passes: abs, sum"
@@ -195,29 +197,33 @@ def division(settings: Settings, n: int) -> list[Row]:
     ]  # fmt: skip
 
 
-def table(rows: Sequence[Row]) -> Table:
+def tables(rows: Sequence[Row]) -> list[Table]:
     """Lay the methods of each case side by side."""
-    from rich.table import Table
+    from omnizen.bench.tables import table
 
-    out = Table(title="one core: median over repeats, methods in turn")
-    for title in ("case", "method", "ms", "20 %", "80 %", "times torch", "passes", "kept / k", "recall"):
-        out.add_column(title, justify="left" if title in ("case", "method") else "right")
-    before = ""
-    for row in rows:
-        assert row.value is not None
-        assert row.p20 is not None
-        assert row.p80 is not None
-        times = row.params.get("topk_over_this", row.params.get("sort_over_this"))
-        shown = (
-            f"{times:.1f}" if row.method != PASS else "",
-            f"{row.params['this_over_pass']:.2f}" if "this_over_pass" in row.params else "",
-            f"{row.params['kept_over_k']:.3f}" if "recall" in row.params else "",
-            f"{row.params['recall']:.4f}" if "recall" in row.params else "",
-        )
-        ms = (f"{1e3 * value:.2f}" for value in (row.value, row.p20, row.p80))
-        out.add_row(row.case if row.case != before else "", row.method, *ms, *shown)
-        before = row.case
-    return out
+    columns: dict[str, Kind] = {"method": "name"}
+    columns |= dict.fromkeys(("ms", "20 %", "80 %", "times\ntorch", "passes", "kept / k", "recall"), "number")
+    cases = dict.fromkeys(row.case for row in rows)
+    return [
+        table(f"{case}, one core: median over repeats, methods in turn", columns,
+              [_line(row) for row in rows if row.case == case])
+        for case in cases
+    ]  # fmt: skip
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    assert row.value is not None
+    assert row.p20 is not None
+    assert row.p80 is not None
+    times = row.params.get("topk_over_this", row.params.get("sort_over_this"))
+    return (
+        row.method,
+        *(f"{1e3 * value:.2f}" for value in (row.value, row.p20, row.p80)),
+        f"{times:.1f}" if row.method != PASS else "",
+        f"{row.params['this_over_pass']:.2f}" if "this_over_pass" in row.params else "",
+        f"{row.params['kept_over_k']:.3f}" if "recall" in row.params else "",
+        f"{row.params['recall']:.4f}" if "recall" in row.params else "",
+    )
 
 
 def verdict(rows: Sequence[Row], recall: float = 0.98) -> list[str]:

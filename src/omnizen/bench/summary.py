@@ -13,6 +13,8 @@ from omnizen.bench.rows import Row, failed, measured, quantile
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from omnizen.bench.tables import Kind
+
 REFERENCES = ("ddp-sparse", "ddp")
 
 
@@ -139,7 +141,7 @@ def max_relative(found: Sequence[float], expected: Sequence[float]) -> float:
 
 def e2e_table(rows: Sequence[Row]) -> Table:
     """Lay the methods side by side, with speed as a multiple of the first method's."""
-    from rich.table import Table
+    from omnizen.bench.tables import table
 
     found = {(r.method, r.metric): r for r in rows}
     methods = list(dict.fromkeys(r.method for r in rows))
@@ -148,41 +150,33 @@ def e2e_table(rows: Sequence[Row]) -> Table:
     first = rows[0]
     rate = "links as they are" if first.rate_mbit is None else f"{first.rate_mbit:g} Mbit/s links"
     unit = next(iter(speeds.values())).unit if speeds else "items/s"
-    table = Table(title=f"{first.case}, {first.hosts} workers, {rate}")
-    for title in (
-        "method",
-        unit,
-        "times the first",
-        "s/step",
-        "MB received/step",
-        "loss",
-        "loss off by",
-        "predicted",
-    ):
-        table.add_column(title, justify="left" if title == "method" else "right")
-    failures = []
+    columns: dict[str, Kind] = {"method": "name"}
+    headings = (unit, "times\nfirst", "s/step", "plan's\ns/step", "MB/step\nreceived", "loss", "loss\noff by")
+    columns |= dict.fromkeys(headings, "number")
+    lines, failures = [], []
     for method in methods:
         bad = found.get((method, "failed"))
         if method not in speeds:
-            table.add_row(method, "failed", *[""] * 6)
+            lines.append((method, "failed", *[""] * 6))
             failures.append(f"{method} failed: {bad.params['reason'] if bad else 'no result'}")
             continue
         step, received, loss = (found.get((method, m)) for m in ("step_s", "rx_bytes_per_step", "loss"))
         guess = found.get((method, "predicted_step_s"))
         speed = speeds[method].value
         off = loss.params.get("max_relative_difference") if loss else None
-        table.add_row(
-            method,
-            f"{speed:,.0f}" if speed else "",
-            f"{speed / base:.2f}" if speed and base else "",
-            _number(step, "{:.3f}"),
-            _number(received, "{:.2f}", 1e-6),
-            _number(loss, "{:.4f}"),
-            "" if off is None else f"{off:.1e}",
-            _number(guess, "{:.3f} s"),
+        lines.append(
+            (
+                method,
+                f"{speed:,.0f}" if speed else "",
+                f"{speed / base:.2f}" if speed and base else "",
+                _number(step, "{:.3f}"),
+                _number(guess, "{:.3f}"),
+                _number(received, "{:.2f}", 1e-6),
+                _number(loss, "{:.4f}"),
+                "" if off is None else f"{off:.1e}",
+            )
         )
-    table.caption = "\n".join(failures) or None
-    return table
+    return table(f"{first.case}, {first.hosts} workers, {rate}", columns, lines, "\n".join(failures))
 
 
 def _number(row: Row | None, form: str, scale: float = 1.0) -> str:

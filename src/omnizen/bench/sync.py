@@ -14,12 +14,13 @@ from pydantic import ValidationError
 from omnizen.bench.grid import HOSTS, RATES_MBIT, Point, by_links, full_grid
 from omnizen.bench.launch import InLab, Launch, python
 from omnizen.bench.rows import Row, failed, measured
-from omnizen.errors import UserError, nearest
+from omnizen.errors import LISTS_METHODS, UserError, nearest
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from omnizen.bench.sync_worker import SyncAnswer, Timing
+    from omnizen.bench.tables import Kind
 
 PLANNER = "planner"
 CLOSE = 1.05
@@ -85,7 +86,7 @@ def run_sync(
     names = list(schemes) or catalog.schemes("row-sparse")
     for name in names:
         if name not in catalog.REDUCERS:
-            raise UserError(f"unknown scheme: {nearest(name, catalog.REDUCERS)}")
+            raise UserError(f"unknown scheme: {nearest(name, catalog.REDUCERS, listed_by=LISTS_METHODS)}")
     if repeats < 1:
         raise UserError(f"repeats must be at least 1, got {repeats}")
     make = launch or (lambda hosts, rate: InLab(hosts, f"{rate:g}mbit", dilation))
@@ -201,35 +202,42 @@ def scheme_rows(
     ]  # fmt: skip
 
 
-def table(rows: Sequence[Row]) -> Table:
+def tables(rows: Sequence[Row]) -> list[Table]:
     """Lay the schemes of each point side by side; the planner's pick is marked, and so is the fastest."""
-    from rich.table import Table
+    from omnizen.bench.tables import table
 
-    out = Table(title="one reduction: median over repeats of the slowest worker")
-    for title in ("workers", "Mbit/s", "gradient", "scheme", "ms", "predicted ms", "MB received", "formula MB", ""):
-        out.add_column(title, justify="left" if title in ("gradient", "scheme", "") else "right")
-    picks = {(r.case, r.hosts, r.rate_mbit): r.params for r in rows if r.method == PLANNER}
-    bytes_of = {(r.case, r.hosts, r.rate_mbit, r.method): r for r in rows if r.metric == "rx_bytes"}
-    before, failures = None, dict[str, None]()
+    points: dict[tuple[str, int, float | None], list[Row]] = {}
     for row in rows:
-        place = (row.case, row.hosts, row.rate_mbit)
-        if row.metric not in ("reduce_s", "failed"):
-            continue
-        head = (str(row.hosts), f"{row.rate_mbit:g}", row.case) if place != before else ("", "", "")
-        before = place
-        if row.value is None:
-            out.add_row(*head, row.method, "failed", "", "", "", "")
-            failures[str(row.params["reason"])] = None
-            continue
-        marks = [name for name in ("pick", "fastest") if picks[place][name] == row.method]
-        received = bytes_of[*place, row.method]
-        assert received.value is not None
-        out.add_row(
-            *head, row.method, f"{row.value * 1e3:.1f}", f"{row.params['predicted_s'] * 1e3:.1f}",
-            f"{received.value / 1e6:.3f}", f"{row.params['formula_rx_bytes'] / 1e6:.3f}", ", ".join(marks),
-        )  # fmt: skip
-    out.caption = "\n".join(failures) or None
-    return out
+        points.setdefault((row.case, row.hosts, row.rate_mbit), []).append(row)
+    columns: dict[str, Kind] = {
+        "scheme": "name", "ms": "number", "predicted\nms": "number", "MB\nreceived": "number",
+        "formula\nMB": "number", "": "name",
+    }  # fmt: skip
+    return [
+        table(f"{case}, {hosts} workers, {rate:g} Mbit/s: median over repeats of the slowest worker", columns,
+              _lines(of_point), "\n".join(dict.fromkeys(str(r.params["reason"]) for r in _failed(of_point))))
+        for (case, hosts, rate), of_point in points.items()
+    ]  # fmt: skip
+
+
+def _failed(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.metric == "failed"]
+
+
+def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    picks = next((r.params for r in rows if r.method == PLANNER), {})
+    received = {r.method: r.value for r in rows if r.metric == "rx_bytes"}
+    lines: list[tuple[str, ...]] = [(row.method, "failed", "", "", "", "") for row in _failed(rows)]
+    for row in rows:
+        if row.metric == "reduce_s":
+            taken, got = row.value, received[row.method]
+            assert taken is not None
+            assert got is not None
+            marks = [name for name in ("pick", "fastest") if picks.get(name) == row.method]
+            seconds = (f"{s * 1e3:.1f}" for s in (taken, row.params["predicted_s"]))
+            count = (f"{b / 1e6:.3f}" for b in (got, row.params["formula_rx_bytes"]))
+            lines.append((row.method, *seconds, *count, ", ".join(marks)))
+    return lines
 
 
 def verdict(rows: Sequence[Row]) -> list[str]:

@@ -226,7 +226,12 @@ def time_point(
             timing.seconds.append(reduce(timing, repeat))
         if repeat in (1, job.repeats):
             taking, best_s = near_the_best(taking, comm, FAR if repeat < job.repeats else CLEAR)
-            repeats = max(job.repeats, min(MORE * job.repeats, round(ENOUGH_S / best_s)))
+            repeats = enough(job.repeats, best_s)
+
+
+def enough(repeats: int, best_s: float) -> int:
+    """Return how often the schemes near the best are timed: more often where reductions are short."""
+    return max(repeats, min(MORE * repeats, round(ENOUGH_S / best_s)))
 
 
 def near_the_best(timings: list[Timing], comm: Metered, times: float) -> tuple[list[Timing], float]:

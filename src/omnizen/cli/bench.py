@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from omnizen.cli import curves
+from omnizen.cli.folders import text_folder
 from omnizen.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ def e2e(
     steps: Annotated[int, typer.Option(help="Timed steps of a run, at most.")] = 30,
     seconds: Annotated[float, typer.Option(help="Timed steps of a run end about here.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Of the model and the batches.")] = 0,
-    text: Annotated[Path | None, typer.Option(help="Folder of text for the language model.")] = None,
+    text: Annotated[
+        Path | None,
+        text_folder("Folder of text for the language model."),
+    ] = None,
     quick: QUICK = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check losses against one process on the union of the batches.")
@@ -64,6 +68,7 @@ def e2e(
     from omnizen.bench.follow import Progress
     from omnizen.bench.rows import append
     from omnizen.bench.summary import e2e_table
+    from omnizen.bench.tables import show
 
     settings = bench.Settings(
         case=case, hosts=(4 if quick else 8) if hosts is None else hosts, rate=rate,
@@ -84,7 +89,7 @@ def e2e(
             rows = bench.run_e2e(settings, follow=progress.follow, on_trial=progress.ended)
     if json is not None:
         append(json, rows)
-    console.print(e2e_table(rows))
+    show(console, e2e_table(rows))
     for row in rows:
         if row.metric == "loss_off_single_process":
             word = "equal" if row.params["same"] else "NOT equal"
@@ -119,6 +124,7 @@ def sync(
 
     from omnizen.bench import sync as bench
     from omnizen.bench.rows import append
+    from omnizen.bench.tables import show
 
     if quick:
         hosts, repeats = "4" if hosts is None else hosts, min(repeats, 2)
@@ -140,7 +146,7 @@ def sync(
         on_group=lambda text: console.print(text, highlight=False),
         on_rows=(lambda *_: None) if json is None else (lambda rows: append(json, rows)),
     )  # fmt: skip
-    console.print(bench.table(found))
+    show(console, *bench.tables(found))
     for line in bench.verdict(found):
         console.print(line, highlight=False)
     _end(found, json)
@@ -159,6 +165,7 @@ def codecs(
 
     from omnizen.bench import codecs as bench
     from omnizen.bench.rows import append
+    from omnizen.bench.tables import show
 
     if json is not None:
         append(json, [])
@@ -169,7 +176,7 @@ def codecs(
     )  # fmt: skip
     if json is not None:
         append(json, found)
-    console.print(bench.table(found))
+    show(console, *bench.tables(found))
     _end(found, json)
 
 
@@ -189,6 +196,7 @@ def kernels(
 
     from omnizen.bench import kernels as bench
     from omnizen.bench.rows import append
+    from omnizen.bench.tables import show
 
     share = 10 if quick else 1
     settings = bench.Settings(
@@ -203,7 +211,7 @@ def kernels(
     found = bench.run_kernels(settings, on_case=lambda text: console.print(text, highlight=False))
     if json is not None:
         append(json, found)
-    console.print(bench.table(found))
+    show(console, *bench.tables(found))
     for line in bench.verdict(found):
         console.print(line, highlight=False)
     _end(found, json)

@@ -51,7 +51,7 @@ def load(target: str) -> Any:
         UserError: when there is no such file, module, name or row, or it cannot be made without arguments.
     """
     from omnizen import catalog
-    from omnizen.errors import UserError, nearest, of_user_code
+    from omnizen.errors import LISTS_METHODS, UserError, nearest, of_user_code
 
     place, colon, name = target.rpartition(":")
     if not colon:
@@ -62,7 +62,8 @@ def load(target: str) -> Any:
         if target in catalog.SELECTORS:
             return catalog.selector(target)
         names = [*catalog.REDUCERS, *catalog.CODECS, *catalog.SELECTORS]
-        raise UserError(f"expected file.py:name, module:name or a catalogue name; {nearest(target, names)}")
+        found = nearest(target, names, listed_by=LISTS_METHODS)
+        raise UserError(f"expected file.py:name, module:name or a catalogue name; {found}")
     module = _module(place)
     if not hasattr(module, name):
         public = [known for known in vars(module) if not known.startswith("_")]
@@ -162,7 +163,7 @@ def table(found: list[Verdict], name: str) -> Any:
     from rich.text import Text
 
     shown = Table(title=f"Laws of {name}", title_justify="left")
-    shown.add_column("law")
+    shown.add_column("law", no_wrap=True)
     shown.add_column("holds")
     shown.add_column("what it says, or where it is broken")
     for verdict in found:

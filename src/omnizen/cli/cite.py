@@ -1,8 +1,13 @@
-"""``omnizen cite``: where a method comes from."""
+"""``omnizen cite``: where a method comes from, and which methods there are."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -10,16 +15,48 @@ def register(app: typer.Typer) -> None:
     app.command("cite")(cite)
 
 
-def cite(name: str = typer.Argument("", help="A method of the catalogue; all of them when left out.")) -> None:
+def cite(
+    name: Annotated[str, typer.Argument(help="A method of the catalogue; all of them when left out.")] = "",
+    listed: Annotated[bool, typer.Option("--list", help="List all methods with what they do.")] = False,
+) -> None:
     """Print the references of a method, or of all methods."""
     from omnizen import catalog
-    from omnizen.errors import UserError, nearest
+    from omnizen.errors import LISTS_METHODS, UserError, nearest
 
+    if listed:
+        if name:
+            raise UserError("--list lists all methods; it goes with no name")
+        from rich.console import Console
+
+        from omnizen.bench.tables import show
+
+        show(Console(), *methods())
+        return
     rows = {**catalog.REDUCERS, **catalog.CODECS, **catalog.SELECTORS, **catalog.WRAPPERS}
     if name and name not in rows:
-        raise UserError(f"method: {nearest(name, rows)}")
+        raise UserError(f"method: {nearest(name, rows, listed_by=LISTS_METHODS)}")
     by_citation: dict[str, list[str]] = {}
     for method in [name] if name else rows:
         by_citation.setdefault(rows[method].citation, []).append(method)
-    for citation, methods in by_citation.items():
-        typer.echo(f"% {', '.join(methods)}\n{citation}\n")
+    for citation, methods_of_it in by_citation.items():
+        typer.echo(f"% {', '.join(methods_of_it)}\n{citation}\n")
+
+
+def methods() -> list[Table]:
+    """Return the catalogue as tables."""
+    from collections.abc import Mapping
+
+    from omnizen import catalog
+    from omnizen.bench.tables import table
+    from omnizen.catalog_rows import Row
+
+    found: dict[str, Mapping[str, Row]] = {
+        "reducers: ways to average (schemes)": catalog.REDUCERS,
+        "codecs: ways to pack": catalog.CODECS,
+        "selectors: which elements are sent": catalog.SELECTORS,
+        "wrappers: around reducers or between codecs": catalog.WRAPPERS,
+    }
+    return [
+        table(title, {"name": "name", "what it does": "text"}, [(name, row.summary) for name, row in rows.items()])
+        for title, rows in found.items()
+    ]

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from omnizen.cli.folders import text_folder
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
@@ -20,7 +22,8 @@ def data(
     listed: Annotated[bool, typer.Option("--list", help="List the data sets and whether they are here.")] = False,
     where: Annotated[bool, typer.Option("--where", help="Print where the data lies, and bring nothing.")] = False,
     text: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Read a folder of your own text files instead.")
+        Path | None,
+        text_folder("Read a folder of your own text files instead."),
     ] = None,
     limit_s: Annotated[
         float, typer.Option(min=1.0, max=86_400.0, help="Time limit of a download, in seconds.")
@@ -51,17 +54,20 @@ def data(
 
 def _list() -> None:
     from rich.console import Console
-    from rich.table import Table
 
+    from omnizen.bench.tables import Kind, show, table
     from omnizen.data.fetch import archive_path
     from omnizen.data.sets import SETS
 
-    table = Table("name", "what", "through", "MB", "here", "licence")
+    lines = []
     for row in SETS.values():
         at_hand = row.registry == "here" or archive_path(row).exists()
         size = f"{row.size_bytes / 1e6:.1f}" if row.size_bytes else "-"
-        table.add_row(row.name, row.what, row.registry, size, "yes" if at_hand else "no", row.licence)
-    Console().print(table)
+        lines.append((row.name, row.what, row.registry, size, "yes" if at_hand else "no", row.licence))
+    columns: dict[str, Kind] = {
+        "name": "name", "what": "text", "through": "name", "MB": "number", "here": "name", "licence": "text"
+    }  # fmt: skip
+    show(Console(), table("", columns, lines))
 
 
 def _show(name: str, loaded: Any) -> None:

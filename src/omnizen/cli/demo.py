@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from omnizen.cli.folders import text_folder
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -16,7 +18,10 @@ def register(app: typer.Typer) -> None:
 def demo(
     workers: Annotated[int, typer.Option(help="How many, each on a host of its own.")] = 4,
     rate: Annotated[str, typer.Option(help="Rate of each link, both ways: 10mbit, 1gbit.")] = "100mbit",
-    text: Annotated[Path | None, typer.Option(help="Train on the text files below this folder.")] = None,
+    text: Annotated[
+        Path | None,
+        text_folder("Train on the text files below this folder."),
+    ] = None,
     seconds: Annotated[
         float, typer.Option("--seconds-budget", help="About how long all may take; DDP takes two steps anyway.")
     ] = 240.0,

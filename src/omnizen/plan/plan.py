@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from omnizen.errors import UserError, nearest
+from omnizen.errors import LISTS_METHODS, UserError, nearest
 from omnizen.measure.facts import Kind
 from omnizen.measure.tomlfile import Record, TomlFile
 from omnizen.plan.lazy import LAZY
@@ -28,7 +28,7 @@ def check_scheme(scheme: str) -> str:
     from omnizen.catalog import REDUCERS
 
     if scheme not in REDUCERS and scheme != LAZY:
-        raise UserError(f"there is no such scheme: {nearest(scheme, [*REDUCERS, LAZY])}")
+        raise UserError(f"there is no such scheme: {nearest(scheme, [*REDUCERS, LAZY], listed_by=LISTS_METHODS)}")
     return scheme
 
 
@@ -134,7 +134,9 @@ class Plan(TomlFile):
         """
         by_name = {tensor.name: tensor.scheme for tensor in self.tensors}
         if name not in by_name:
-            raise UserError(f"the plan holds no tensor of that name: {nearest(name, by_name)}")
+            raise UserError(
+                f"the plan holds no tensor of that name: {nearest(name, by_name, listed_by='the plan file')}"
+            )
         return by_name[name]
 
     def check(self, world_size: int, model_digest: str, torch_version: str) -> None:

@@ -49,7 +49,9 @@ class Masks:
         params = dict(model.named_parameters())
         for name, mask in self.kept.items():
             if name not in params:
-                raise UserError(f"mask of a parameter: {nearest(name, params)}")
+                raise UserError(
+                    f"mask of a parameter: {nearest(name, params, listed_by='model.named_parameters()')}"
+                )
             if params[name].shape != mask.shape:
                 raise UserError(
                     f"the mask of {name} has shape {list(mask.shape)}, the parameter {list(params[name].shape)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from omnizen.errors import UserError, nearest
+from omnizen.errors import LISTS_METHODS, UserError, nearest
 
 SHARES = ("grad", "delta", "params")
 
@@ -55,4 +55,6 @@ class Strategy:
             from omnizen import catalog
 
             if self.reducer not in catalog.REDUCERS:
-                raise UserError(f"reducer: {nearest(self.reducer, ['auto', *catalog.REDUCERS])}")
+                raise UserError(
+                    f"reducer: {nearest(self.reducer, ['auto', *catalog.REDUCERS], listed_by=LISTS_METHODS)}"
+                )

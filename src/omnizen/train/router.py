@@ -103,7 +103,8 @@ def by_patterns(
     names = [name for name, _ in trainable(model)]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            raise UserError(f"plan: no parameter is called {pattern!r}: {nearest(pattern, names)}")
+            found = nearest(pattern, names, listed_by="model.named_parameters()")
+            raise UserError(f"plan: no parameter is called {pattern!r}: {found}")
     reducers = {scheme: make_reducer(scheme, values) for scheme in patterns.values() if scheme != LAZY}
     sparse = {table.name: table.sparse for table in tables(model)}
     chosen = {}
