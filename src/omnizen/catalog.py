@@ -50,6 +50,18 @@ def _sparcml_split(dense: bool, summary: str) -> ReducerRow:
     )
 
 
+def _coded(way: str, places_only: bool, summary: str) -> ReducerRow:
+    more = "" if places_only else ", an eighth of float32 values"
+    return ReducerRow(
+        factory="reducers.coded:coded",
+        summary=summary,
+        saves=f"3/4 of 4-byte indices at 1 % density{more}, without loss; costs coding on the processor",
+        citation=citations.DEEPREDUCE,
+        kinds=_SPARSE,
+        settings={"way": way, "places_only": places_only},
+    )
+
+
 REDUCERS: dict[str, ReducerRow] = {
     "dense": ReducerRow(
         factory="reducers.dense:dense",
@@ -99,6 +111,10 @@ REDUCERS: dict[str, ReducerRow] = {
     "zen-bitmap": _zen("hash", "bitmap", "rows to owners by hash, averages back with a bit for each owned row"),
     "zen-cyclic-coo": _zen("cyclic", "coo", "rows to owners by row % n, averages back with indices"),
     "zen-cyclic-bitmap": _zen("cyclic", "bitmap", "rows to owners by row % n, averages back with a bit a row"),
+    "agsparse-golomb": _coded("all-gather", True, "agsparse, with distances between rows in place of indices"),
+    "agsparse-packed": _coded("all-gather", False, "the same, and exponents of values in about four bits"),
+    "zen-cyclic-golomb": _coded("owners", True, "zen-cyclic-coo, with distances between rows in place of indices"),
+    "zen-cyclic-packed": _coded("owners", False, "the same, and exponents of values in about four bits"),
 } | LOSSY
 REDUCERS |= SUMMED
 """Ways to average, by scheme name."""

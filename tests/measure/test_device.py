@@ -16,7 +16,9 @@ def test_a_device_is_described_with_rates():
     assert facts.memory_bytes > 2**20
     assert facts.name
     assert min(facts.merge_bytes_per_s, facts.merge_rows_per_s, facts.copy_bytes_per_s) > 0
-    assert min(facts.bits_per_s, facts.locate_rows_per_s) > 0
+    assert min(facts.bits_per_s, facts.locate_rows_per_s, facts.code_rows_per_s, facts.code_values_per_s) > 0
+    assert 0 < facts.code_part_s < 1
+    assert 0 < facts.code_values_part_s < 1
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,13 @@ def job(
     merge_rows_per_s=2e7,
     copy_bytes_per_s=5e9,
     slow=None,
+    code_rows_per_s=None,
+    code_part_s=0.0,
 ):
-    """Describe a job of equal devices and links; ``slow`` maps pairs to another bandwidth."""
+    """Describe a job of equal devices and links; ``slow`` maps pairs to another bandwidth.
+
+    Without ``code_rows_per_s`` (values are coded as fast) the price of coding was not measured.
+    """
     return Facts(
         torch_version="2.13.0",
         world_size=size,
@@ -61,6 +66,10 @@ def job(
                 merge_bytes_per_s=merge_bytes_per_s,
                 merge_rows_per_s=merge_rows_per_s,
                 copy_bytes_per_s=copy_bytes_per_s,
+                code_rows_per_s=code_rows_per_s,
+                code_values_per_s=code_rows_per_s,
+                code_part_s=code_part_s,
+                code_values_part_s=code_part_s,
             )
             for r in range(size)
         ],

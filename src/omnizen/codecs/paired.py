@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from omnizen.codecs.expected import mean_bytes
 from omnizen.codecs.given import kind, packed_by
 from omnizen.codecs.pipe import Pipeable
 from omnizen.errors import UserError
@@ -68,10 +69,20 @@ class Paired(Pipeable):
         places = self.index.nbytes(replace(pattern, width=0))
         with_byte = self.index.nbytes(replace(pattern, width=1, itemsize=1))  # one byte a row tells the rows
         low, high = (
-            at + self.value.nbytes(Sparsity(round(one - at), pattern.width, 1.0, itemsize=pattern.itemsize))[end]
+            at + self.value.nbytes(_values(one - at, pattern))[end]
             for end, (at, one) in enumerate(zip(places, with_byte, strict=True))
         )
         return low, high
+
+    def mean_bytes(self, pattern: Sparsity) -> float:
+        """Return the mean bytes of the places, and of the values that go with them."""
+        places = mean_bytes(self.index, replace(pattern, width=0))
+        rows = mean_bytes(self.index, replace(pattern, width=1, itemsize=1)) - places
+        return places + mean_bytes(self.value, _values(rows, pattern))
+
+
+def _values(rows: float, pattern: Sparsity) -> Sparsity:
+    return Sparsity(round(rows), pattern.width, 1.0, itemsize=pattern.itemsize)
 
 
 def paired(index: Codec, value: Codec) -> Paired:

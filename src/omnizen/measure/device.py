@@ -12,12 +12,15 @@ from statistics import median
 
 import torch
 
+from omnizen.codecs.index.golomb import golomb
 from omnizen.codecs.ownership import Ownership
+from omnizen.codecs.values.exponent_pack import exponent_pack
 from omnizen.kernels.bits import pack_bits, unpack_bits
 from omnizen.kernels.merge import merge
 from omnizen.measure.facts import DeviceFacts
 from omnizen.measure.texts import gather_texts
-from omnizen.protocols import Comm
+from omnizen.protocols import Codec, Comm
+from omnizen.types import Dense, Payload, Sparse, Step
 
 WIDTH = 200
 ROWS = 4_000
@@ -46,6 +49,9 @@ def measure_device(
     else:
         name, memory = processor_name(), available_memory_bytes(cgroup)
     wide_bytes = PARTS * ROWS * (WIDTH * 4 + 8)
+    places, values = golomb(), exponent_pack()
+    row_part_s, row_s = _coding_s(places, lambda rows: _rows_of(rows, device), device, repeats)
+    value_part_s, value_s = _coding_s(values, lambda rows: Dense(_rows_of(rows, device).values), device, repeats)
     return DeviceFacts(
         rank=rank,
         host=socket.gethostname(),
@@ -58,6 +64,10 @@ def measure_device(
         copy_bytes_per_s=COPY_BYTES / _seconds(_add_of(COPY_BYTES, device), device, repeats),
         bits_per_s=BITS / _seconds(_read_bits_of(BITS, device), device, repeats),
         locate_rows_per_s=ROWS_NARROW / _seconds(_locate_of(ROWS_NARROW, device), device, repeats),
+        code_rows_per_s=1 / row_s,
+        code_part_s=row_part_s,
+        code_values_per_s=1 / value_s,
+        code_values_part_s=value_part_s,
     )
 
 
@@ -148,6 +158,27 @@ def _locate_of(rows: int, device: torch.device) -> Callable[[], object]:
     owned = Ownership("hash", 3 * rows * PARTS, PARTS)
     mine = owned.rows_at(torch.arange(0, 3 * rows, 3, device=device).clamp(max=owned.num_owned(0) - 1), 0)
     return lambda: owned.position(mine, 0)
+
+
+def _rows_of(rows: int, device: torch.device) -> Sparse:
+    """Return elements, one in ``PARTS * PARTS`` of those that could be there."""
+    generator = torch.Generator().manual_seed(0)
+    possible = PARTS * PARTS * rows
+    places = torch.randperm(possible, generator=generator)[:rows].sort().values
+    return Sparse(places.to(device), torch.randn(rows, 1, generator=generator).to(device), possible)
+
+
+def _coding_s(
+    codec: Codec, of: Callable[[int], Payload], device: torch.device, repeats: int
+) -> tuple[float, float]:
+    """Return the seconds of coding or reading one message, and of each row in it."""
+
+    def both_s(rows: int) -> float:
+        given = of(rows)
+        return _seconds(lambda: codec.decode(codec.encode(given, Step(0))), device, repeats) / 2
+
+    part_s, long_s = both_s(1), both_s(ROWS_NARROW)
+    return part_s, max(long_s - part_s, 1e-9) / ROWS_NARROW
 
 
 def _seconds(call: Callable[[], object], device: torch.device, repeats: int) -> float:

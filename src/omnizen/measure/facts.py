@@ -14,9 +14,9 @@ from omnizen.measure.tomlfile import Record, TomlFile
 if TYPE_CHECKING:
     from omnizen.types import Sparsity
 
-FACTS_VERSION = 2
-READABLE = (1, 2)
-"""Version 1 lacks what is optional here; it counts as not measured."""
+FACTS_VERSION = 3
+READABLE = (1, 2, 3)
+"""Versions before lack some of what is optional here; it counts as not measured."""
 ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 """Bytes of one value, by the name of its dtype."""
 
@@ -28,6 +28,7 @@ Count = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,9}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Amount = Annotated[float, Field(ge=0, le=2.0**48)]
 MOST_SECONDS, MOST_BYTES = 1e6, 2**62
+Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS)]
 
 
 class DeviceFacts(Record):
@@ -41,6 +42,10 @@ class DeviceFacts(Record):
         copy_bytes_per_s: bytes that it copies a second; None when not measured.
         bits_per_s: rows whose bits it packs or unpacks a second; None when not measured.
         locate_rows_per_s: rows a second whose place among its hashed rows it finds; None when not measured.
+        code_rows_per_s: rows a second whose places it codes or reads; None when not measured.
+        code_values_per_s: values a second whose exponents it codes or reads; None when not measured.
+        code_part_s: seconds that each message of coded places costs whatever its length; None when not measured.
+        code_values_part_s: the same of coded exponents.
         samples_per_s: rate of the user's own step, by batch size.
         samples_per_s_spread: (80th - 20th percentile) / median of that rate, by batch size.
     """
@@ -56,6 +61,10 @@ class DeviceFacts(Record):
     copy_bytes_per_s: Speed | None = None
     bits_per_s: Speed | None = None
     locate_rows_per_s: Speed | None = None
+    code_rows_per_s: Speed | None = None
+    code_values_per_s: Speed | None = None
+    code_part_s: Seconds | None = None
+    code_values_part_s: Seconds | None = None
     samples_per_s: dict[Count, PositiveFloat] = Field(default_factory=dict)
     samples_per_s_spread: dict[Count, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 
@@ -71,7 +80,7 @@ class LinkFacts(Record):
 
     source: int = Field(ge=0)
     dest: int = Field(ge=0)
-    latency_s: float = Field(ge=0, le=MOST_SECONDS)
+    latency_s: Seconds
     bandwidth_bytes_per_s: Speed
     estimated: bool = False
 
@@ -84,8 +93,8 @@ class MeetingFacts(Record):
         sum_s: seconds in which they sum one number by the backend's own all-reduce.
     """
 
-    gather_s: float = Field(ge=0, le=MOST_SECONDS)
-    sum_s: float = Field(ge=0, le=MOST_SECONDS)
+    gather_s: Seconds
+    sum_s: Seconds
 
 
 class BalanceFacts(Record):
@@ -215,7 +224,7 @@ class Facts(TomlFile):
     @classmethod
     def _readable(cls, version: int) -> int:
         if version not in READABLE:
-            known = " and ".join(map(str, READABLE))
+            known = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
             raise ValueError(f"is {version}, this release reads {known}; run `omnizen measure` again")
         return version
 

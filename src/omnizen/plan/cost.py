@@ -20,8 +20,13 @@ from omnizen.types import Sparsity, Traffic
 INDEX_BYTES = 8
 """Indices are int64 while they are merged, whatever travels."""
 WIRE_INDEX_BYTES = 4
-PAIRWISE = ("agsparse", "sparcml-split", "sparcml-split-dense", "parameter-server", "omnireduce-streaming")
+PAIRWISE = (
+    "agsparse", "agsparse-golomb", "agsparse-packed", "sparcml-split", "sparcml-split-dense", "parameter-server",
+    "omnireduce-streaming",
+)  # fmt: skip
 """Schemes in which every rank sends to every other one in turn."""
+CODED = ("agsparse-golomb", "agsparse-packed", "zen-cyclic-golomb", "zen-cyclic-packed")
+"""Schemes whose work is coding; without measured rates nobody knows whether they pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,10 @@ class Rates:
         copy_bytes_per_s: bytes copied or added a second.
         bits_per_s: rows whose bits are packed or unpacked a second.
         locate_rows_per_s: rows found among an owner's hashed ones a second.
+        code_rows_per_s: rows whose places are coded or read a second.
+        code_values_per_s: values whose exponents are coded or read a second.
+        code_part_s: seconds of coding or reading the places of a message beyond its rows.
+        code_values_part_s: the same of exponents.
     """
 
     merge_bytes_per_s: float = math.inf
@@ -41,6 +50,10 @@ class Rates:
     copy_bytes_per_s: float = math.inf
     bits_per_s: float = math.inf
     locate_rows_per_s: float = math.inf
+    code_rows_per_s: float = math.inf
+    code_values_per_s: float = math.inf
+    code_part_s: float = 0.0
+    code_values_part_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +65,29 @@ class Work:
         copied_bytes: bytes copied, filled or added without an index.
         bits: rows whose bits are packed or unpacked.
         located_rows: rows found among an owner's hashed ones.
+        coded_rows: rows whose places are coded or read.
+        coded_parts: messages that they are in.
+        coded_values: values whose exponents are coded or read.
+        coded_values_parts: messages that they are in.
     """
 
     merged_rows: float = 0.0
     copied_bytes: float = 0.0
     bits: float = 0.0
     located_rows: float = 0.0
+    coded_rows: float = 0.0
+    coded_parts: float = 0.0
+    coded_values: float = 0.0
+    coded_values_parts: float = 0.0
 
     def seconds(self, pattern: Sparsity, rates: Rates) -> float:
         """Return the time that this takes."""
         row_bytes = pattern.width * pattern.itemsize + INDEX_BYTES
         by_row = self.merged_rows * max(row_bytes / rates.merge_bytes_per_s, 1 / rates.merge_rows_per_s)
         by_bit = self.bits / rates.bits_per_s + self.located_rows / rates.locate_rows_per_s
-        return by_row + self.copied_bytes / rates.copy_bytes_per_s + by_bit
+        places = self.coded_rows / rates.code_rows_per_s + self.coded_parts * rates.code_part_s
+        values = self.coded_values / rates.code_values_per_s + self.coded_values_parts * rates.code_values_part_s
+        return by_row + self.copied_bytes / rates.copy_bytes_per_s + by_bit + places + values
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +180,8 @@ def work(scheme: str, pattern: Sparsity, size: int, traffic: Traffic) -> Work:
         as_rows = [2 * rows for rows in sums if rows * (row_bytes + WIRE_INDEX_BYTES) < whole]
         # Sums that would be larger as rows are added as whole tensors.
         return Work(merged_rows=sum(as_rows), copied_bytes=2 * whole * (len(sums) - len(as_rows)))
+    if scheme in CODED:
+        return _coding(scheme, pattern, size)
     if scheme == LAZY:
         # Split one's own rows, add up what came in for one's own part, copy rows for those who asked and from them.
         return Work(merged_rows=own, copied_bytes=3 * own * row_bytes)
@@ -185,3 +210,22 @@ def work(scheme: str, pattern: Sparsity, size: int, traffic: Traffic) -> Work:
         block_bytes = rows_in_block(pattern.width) * row_bytes
         return Work(copied_bytes=(2 * mine + 6 * all_blocks) * block_bytes)
     return Work(merged_rows=traffic.rx_bytes / (row_bytes + INDEX_BYTES))
+
+
+def _coding(scheme: str, pattern: Sparsity, size: int) -> Work:
+    own, union = pattern.rows, pattern.union_rows(size)
+    if scheme.startswith("zen"):
+        # Code one's own rows by owner, read those of one's own part, code their averages, read everybody's.
+        coded, parts = 2 * own + (1 + 1 / size) * union, 3.0 * size + 1
+        merged, copied = own + union, own * pattern.width * pattern.itemsize
+    else:
+        coded, parts, merged, copied = (1 + size) * own, 1.0 + size, size * own, 0.0
+    packed = scheme.endswith("packed")
+    return Work(
+        merged_rows=merged,
+        copied_bytes=copied,
+        coded_rows=coded,
+        coded_parts=parts,
+        coded_values=coded * pattern.width if packed else 0.0,
+        coded_values_parts=parts if packed else 0.0,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import get_args
 
 from omnizen.measure.facts import ITEMSIZES, DeviceFacts, Facts, GradientFacts, Kind
-from omnizen.plan.cost import Cost, Rates, predict
+from omnizen.plan.cost import CODED, Cost, Rates, predict
 from omnizen.plan.lazy import LAZY, LazyPull
 from omnizen.plan.links import LinkModel
 from omnizen.plan.plan import DDP_BUCKET_BYTES, Plan, Prediction, Rejected, TensorPlan, check_scheme
@@ -39,7 +39,7 @@ def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None, lazy: Conta
     """
     links = LinkModel.of(facts.links, facts.world_size, facts.meetings)
     rates = slowest_rates(facts.devices)
-    applying = _applying(None if schemes is None else [check_scheme(name) for name in schemes])
+    applying = _applying(None if schemes is None else [check_scheme(name) for name in schemes], _unpriced(facts))
     alike: dict[Hashable, tuple[TensorPlan, Cost]] = {}  # layers repeat, and so do their gradients
     tensors, chosen = [], {}
     for gradient in facts.gradients:
@@ -79,16 +79,27 @@ def slowest_rates(devices: Sequence[DeviceFacts]) -> Rates:
         least(d.copy_bytes_per_s for d in devices),
         least(d.bits_per_s for d in devices),
         least(d.locate_rows_per_s for d in devices),
+        least(d.code_rows_per_s for d in devices),
+        least(d.code_values_per_s for d in devices),
+        max((d.code_part_s or 0.0 for d in devices), default=0.0),
+        max((d.code_values_part_s or 0.0 for d in devices), default=0.0),
     )
 
 
-def _applying(allowed: Sequence[str] | None) -> dict[Kind, dict[str, Reducer]]:
+def _unpriced(facts: Facts) -> Container[str]:
+    """Return schemes whose work has no measured rate: where the price is not known, nobody is made to pay it."""
+    rates = ("code_rows_per_s", "code_values_per_s")
+    return CODED if any(getattr(device, rate) is None for device in facts.devices for rate in rates) else ()
+
+
+def _applying(allowed: Sequence[str] | None, unpriced: Container[str]) -> dict[Kind, dict[str, Reducer]]:
     """Return the reducers that apply to each kind of gradient, in the catalogue's order; dense where none does."""
     from omnizen.catalog import REDUCERS, schemes
 
     def of(kind: Kind) -> list[str]:
         fit = schemes(kind, lossy=allowed is not None)
-        return [name for name in fit if allowed is None or name in allowed] or ["dense"]
+        wanted = [name for name in fit if (name not in unpriced if allowed is None else name in allowed)]
+        return wanted or ["dense"]
 
     return {kind: {name: REDUCERS[name].make() for name in of(kind)} for kind in get_args(Kind)}
 

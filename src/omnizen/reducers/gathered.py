@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 
+from omnizen.codecs.expected import mean_bytes
 from omnizen.errors import Incompatible, UserError
 from omnizen.kernels.merge import merge, sum_dtype
 from omnizen.protocols import Codec, Comm, Later, Pending
@@ -130,14 +131,6 @@ def unpacked(codec: Codec, parts: Parts, like: Sequence[Packed]) -> list[Contrib
         assert isinstance(back, Dense | Sparse)
         found.append(back)
     return found
-
-
-def mean_bytes(codec: Codec, pattern: Sparsity) -> float:
-    """Return the bytes that a payload takes on average: what the codec says, else the middle of its range."""
-    expected = getattr(codec, "mean_bytes", None)
-    if expected is not None:
-        return float(expected(pattern))
-    return sum(codec.nbytes(pattern)) / 2
 
 
 def probed(codec: Codec, pattern: Sparsity, *, flat: bool = False) -> tuple[int, int]:

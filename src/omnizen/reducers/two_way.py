@@ -9,12 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from omnizen.codecs.expected import mean_bytes
 from omnizen.errors import Incompatible, UserError
 from omnizen.protocols import Codec, Comm, Later, Pending
 from omnizen.reducers import wire_cost
 from omnizen.reducers.bases import Memoryless
 from omnizen.reducers.contribution import checked, finite
-from omnizen.reducers.gathered import META_BYTES, mean_bytes, mean_of, packed_parts, probed, unpacked
+from omnizen.reducers.gathered import META_BYTES, mean_of, packed_parts, probed, unpacked
 from omnizen.reducers.segments import joined_values, segments
 from omnizen.spans import span
 from omnizen.types import Contribution, Dense, Packed, Parts, Reduced, Sparsity, State, Step, Traffic

@@ -66,6 +66,13 @@ class Golomb(Ordered):
         low = -(-count * bits // 8)
         return low + -(-count // 8), low + -(-(count + ((num_rows - count) >> bits)) // 8)
 
+    def mean_index_bytes(self, count: float, num_rows: int) -> float:
+        """Return the bytes of ``count`` random indices."""
+        if not count:
+            return 0.0
+        bits = remainder_bits(round(count), num_rows)
+        return count * (bits + 1 / (1 - (1 - min(1.0, count / num_rows)) ** (1 << bits))) / 8
+
 
 def golomb() -> Golomb:
     """Make the codec of rows with Golomb-coded places; see ``Golomb``."""

@@ -85,3 +85,12 @@ class Ordered(ABC, Pipeable):
         values = pattern.rows * pattern.width * pattern.itemsize
         low, high = self.index_bytes(round(pattern.rows), pattern.num_rows)
         return values + low, values + high
+
+    def mean_bytes(self, pattern: Sparsity) -> float:
+        """Return the bytes of one encoded contribution whose rows lie at random."""
+        values = pattern.rows * pattern.width * pattern.itemsize
+        return values + self.mean_index_bytes(pattern.rows, pattern.num_rows)
+
+    def mean_index_bytes(self, count: float, num_rows: int) -> float:
+        """Return the bytes of ``count`` random indices: the middle of their range, unless it is known better."""
+        return sum(self.index_bytes(round(count), num_rows)) / 2

@@ -11,10 +11,13 @@ from torch import Tensor
 from omnizen.codecs.values.lossless import Lossless
 from omnizen.errors import UserError
 from omnizen.kernels.exponents import Code, exponent_counts, exponent_join, exponent_split
+from omnizen.types import Sparsity
 
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 EXPONENT = {torch.float32: 8, torch.float64: 11, torch.float16: 5, torch.bfloat16: 8}
 WRITTEN_BITS = 16
+MEAN_EXPONENT_BITS = 3.75
+"""Between those of normal random values (3.4) and of a language model's gradients (4.1)."""
 
 
 def window(counts: Tensor) -> tuple[int, int]:
@@ -79,6 +82,11 @@ class ExponentPack(Lossless):
         """Return the least and the most bytes of ``count`` values: 2 bits an exponent, or all of them."""
         most = max(exponent for dtype, exponent in EXPONENT.items() if dtype.itemsize == itemsize)
         return count * (itemsize - (most - 2) / 8), count * itemsize + 2
+
+    def mean_bytes(self, pattern: Sparsity) -> float:
+        """Return the bytes of one encoded tensor with exponents as gradients have them; of 16 bits, as bfloat16."""
+        exponent = {2: 8, 4: 8, 8: 11}[pattern.itemsize]
+        return pattern.num_rows * pattern.width * (pattern.itemsize - (exponent - MEAN_EXPONENT_BITS) / 8)
 
 
 def _parts(dtype: torch.dtype) -> tuple[int, int]:
