@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
 ENOUGH_S = 2.0
 """A scheme is repeated for about so long: short reductions vary more, and only many of them tell schemes apart."""
-MORE = 15
+MORE = 60
 """The most that repeats are multiplied by for that."""
-FAR, CLEAR = 2.0, 1.25
-"""Schemes that took more than so many times as long as the best, in one repeat and in the median of the first few,
-need no telling apart from it, and are not repeated."""
+FIRST, FAR, CLEAR = 9, 2.0, 1.25
+"""Schemes that took more than ``FAR`` times as long as the best in their first repeat (short ones: in up to
+``FIRST``), or more than ``CLEAR`` times in the median after that, need no telling apart and are not repeated."""
+FIRST_S = 0.3
+"""The first repeats of one scheme take about so long."""
 
 
 class SyncJob(BaseModel):
@@ -216,21 +218,25 @@ def time_point(
             timing.wire_rx_bytes = float(interface_bytes()[1] - wire)
         return seconds
 
-    taking, repeats, repeat = timings, job.repeats, 0
-    while taking and repeat < repeats:
-        repeat += 1
-        for timing in order.sample(taking, len(taking)):  # nobody always follows the same other
-            if (timing.scheme, point.kind) not in warm:
-                reduce(timing, 0)
-                warm.add((timing.scheme, point.kind))
-            timing.seconds.append(reduce(timing, repeat))
-        if repeat in (1, job.repeats):
-            taking, best_s = near_the_best(taking, comm, FAR if repeat < job.repeats else CLEAR)
-            repeats = enough(job.repeats, best_s)
+    def take_turns(taking: list[Timing], times: int) -> None:
+        for _ in range(times):
+            for timing in order.sample(taking, len(taking)):  # nobody always follows the same other
+                if (timing.scheme, point.kind) not in warm:
+                    reduce(timing, 0)
+                    warm.add((timing.scheme, point.kind))
+                timing.seconds.append(reduce(timing, len(timing.seconds) + 1))
+
+    take_turns(timings, 1)
+    first = max(1, min(FIRST, round(FIRST_S / near_the_best(timings, comm, FAR)[1])))
+    take_turns(timings, first - 1)
+    near, _ = near_the_best(timings, comm, FAR)
+    take_turns(near, job.repeats - first)
+    nearest, best_s = near_the_best(near, comm, CLEAR)
+    take_turns(nearest, enough(job.repeats, best_s) - max(first, job.repeats))
 
 
 def enough(repeats: int, best_s: float) -> int:
-    """Return how often the schemes near the best are timed: more often where reductions are short."""
+    """Return how often the schemes nearest the best are timed: more often where reductions are short."""
     return max(repeats, min(MORE * repeats, round(ENOUGH_S / best_s)))
 
 

@@ -39,6 +39,7 @@ class Rejected(Record):
         predicted_s: seconds that it would take.
         rx_bytes: bytes that the busiest rank would receive.
         reason: why not, in words.
+        wire_s: the part of ``predicted_s`` that bytes take on the links; None in plans of an earlier version.
         measured_s: seconds that it took where it was tried.
     """
 
@@ -46,6 +47,7 @@ class Rejected(Record):
     predicted_s: Amount
     rx_bytes: Amount
     reason: str
+    wire_s: Amount | None = None
     measured_s: Amount | None = None
 
     _exists = field_validator("scheme")(check_scheme)
@@ -57,6 +59,7 @@ class TensorPlan(Record):
     Args:
         predicted_s: seconds of one reduction, nothing overlapping.
         rx_bytes: bytes that the busiest rank receives in it.
+        wire_s: the part of ``predicted_s`` that bytes take on the links; None in plans of an earlier version.
         origin: what decided, the cost formulas or a trial on the real links.
         measured_s: seconds that it took where it was tried.
     """
@@ -66,6 +69,7 @@ class TensorPlan(Record):
     scheme: str
     predicted_s: Amount
     rx_bytes: Amount
+    wire_s: Amount | None = None
     origin: Literal["formula", "trial"] = "formula"
     measured_s: Amount | None = None
     rejected: list[Rejected] = Field(default_factory=list)

@@ -114,6 +114,7 @@ def _choose(gradient: GradientFacts, pattern: Sparsity, costs: dict[str, Cost]) 
             scheme=name,
             predicted_s=cost.seconds,
             rx_bytes=cost.traffic.rx_bytes,
+            wire_s=cost.wire_s,
             reason=why_not(cost, costs[best], pattern, name),
         )
         for name, cost in costs.items()
@@ -125,6 +126,7 @@ def _choose(gradient: GradientFacts, pattern: Sparsity, costs: dict[str, Cost]) 
         scheme=best,
         predicted_s=costs[best].seconds,
         rx_bytes=costs[best].traffic.rx_bytes,
+        wire_s=costs[best].wire_s,
         rejected=sorted(rejected, key=lambda r: r.predicted_s),
     )
 

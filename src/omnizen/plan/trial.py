@@ -1,4 +1,4 @@
-"""Near-ties settled by trying: a few rounds on the real links with real gradients."""
+"""What formulas cannot tell is settled by trying: a few rounds on the real links with real gradients."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from omnizen.plan.words import duration
 from omnizen.protocols import Comm
 from omnizen.types import Contribution, Dense, Sparse, Step
 
-MOST = 5
+MOST = 8
 """Schemes that are tried for one tensor."""
-NEAR = 0.15
-"""Schemes predicted to take at most this share longer than the best are tried."""
+ROUGH_WIRE, ROUGH_REST = 1.07, 1.75
+"""Factors by which predictions may be wrong, up or down: seconds of bytes on the links, and all other seconds (the
+processor, rounds, hand-overs between threads). A scheme is tried if it could then be the fastest."""
+LOST, BEHIND = 1.5, 1.25
+"""Schemes that took more than so many times as long as the best are tried no further: after one and after
+``LEAST`` rounds, or ``MORE`` times as many where rounds take less than ``LONG_S`` and vary more."""
+LONG_S, MORE = 0.1, 8
 CLEARLY = 0.98
 """Of two schemes one is faster when it takes at most this share of the other's time; smaller gains may be noise."""
 CHEAP_S = 2.0
@@ -30,13 +35,12 @@ def refine(
     plan: Plan,
     comm: Comm,
     samples: Mapping[str, Contribution],
-    within: float = NEAR,
     *,
-    rounds: int = 25,
-    budget_s: float = 15.0,
+    rounds: int = 75,
+    budget_s: float = 30.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
-    """Try the schemes whose predictions are close and keep the fastest (collective; all ranks get the same plan).
+    """Try the schemes that could be the fastest and keep the one that is (collective; all ranks get the same plan).
 
     A round's time is that of the slowest rank; the median over rounds counts, after one round that does not.
     Schemes take turns, so that a passing disturbance hits all of them. Where the trial cannot tell schemes apart,
@@ -46,14 +50,13 @@ def refine(
         plan: equal on all ranks.
         comm: the links that training will use.
         samples: this rank's own contribution by name of the tensor; the same names on all ranks.
-        within: schemes predicted to take at most this share longer than the best are tried, up to ``MOST`` of them.
         rounds: timed reductions of each scheme at most.
         budget_s: fewer rounds are made, or a tensor is not tried, where more would take longer than this in all.
         clock: seconds now, on the clock that the comm's transfers take time on.
     """
     tensors, left_s = [], budget_s
     for tensor in plan.tensors:
-        names = _candidates(tensor, within) if tensor.name in samples and comm.size > 1 else []
+        names = _candidates(tensor) if tensor.name in samples and comm.size > 1 else []
         if tensor.predicted_s:  # rather few schemes told apart than many not
             names = names[: max(2, int(left_s / ((LEAST + 1) * tensor.predicted_s)))]
         possible = int(left_s / (max(len(names), 1) * tensor.predicted_s)) - 1 if tensor.predicted_s else rounds
@@ -80,13 +83,20 @@ def refine(
     return plan.model_copy(update={"tensors": tensors, "prediction": prediction})
 
 
-def _candidates(tensor: TensorPlan, within: float) -> list[str]:
-    """Return the planned scheme and those close to it, in the plan's order."""
+def _candidates(tensor: TensorPlan) -> list[str]:
+    """Return the planned scheme and those that could be faster, in the plan's order."""
     if tensor.kind == "dense" or tensor.scheme == LAZY:  # which is no reduction that could be tried by itself
         return []
-    limit_s = (1 + within) * tensor.predicted_s
-    close = [r.scheme for r in tensor.rejected if r.predicted_s <= limit_s and r.scheme != LAZY]
-    return [tensor.scheme, *close][:MOST]
+    longest_s = _if_wrong_by(tensor, ROUGH_WIRE, ROUGH_REST)
+    others = [r for r in tensor.rejected if r.scheme != LAZY]
+    could_win = [r.scheme for r in others if _if_wrong_by(r, 1 / ROUGH_WIRE, 1 / ROUGH_REST) <= longest_s]
+    return [tensor.scheme, *could_win][:MOST]
+
+
+def _if_wrong_by(scheme: TensorPlan | Rejected, wire: float, rest: float) -> float:
+    """Return the seconds of a scheme if both parts of its prediction are wrong by these factors."""
+    wire_s = scheme.predicted_s if scheme.wire_s is None else scheme.wire_s
+    return wire * wire_s + rest * (scheme.predicted_s - wire_s)
 
 
 def _take_turns(
@@ -94,9 +104,16 @@ def _take_turns(
 ) -> dict[str, list[float]]:
     """Return the seconds of each scheme's rounds; the first pays for connections, buffers and compilation."""
     seconds: dict[str, list[float]] = {name: [] for name in names}
+    left = list(names)
     for turn in range(rounds + 1):
-        for name in names if turn % 2 else reversed(names):  # nobody always follows the same other
+        for name in left if turn % 2 else reversed(left):  # nobody always follows the same other
             seconds[name].append(_one_round(name, comm, sample, Step(turn, name=tensor), clock))
+        medians = {name: median(seconds[name][1:] or seconds[name]) for name in left}
+        best_s = min(medians.values())
+        some = 1 if best_s >= LONG_S else MORE
+        if turn in (some, LEAST * some):
+            limit_s = (LOST if turn == some else BEHIND) * best_s
+            left = [name for name in left if medians[name] <= limit_s]
     return seconds
 
 
