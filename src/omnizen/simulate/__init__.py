@@ -1,0 +1,1 @@
+"""Training strategies on imagined clusters: events on virtual clocks, no tensors moved, thousands of workers."""
