@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from omnizen._version import __version__
 
 if TYPE_CHECKING:
+    from omnizen import strategies
     from omnizen.train.ddp_hook import ddp_hook
     from omnizen.train.init import init
     from omnizen.train.run import Run
@@ -18,9 +19,11 @@ _ROOMS = {"Run": "omnizen.train.run", "ddp_hook": "omnizen.train.ddp_hook", "ini
 def __getattr__(name: str) -> Any:
     import importlib
 
+    if name == "strategies":
+        return importlib.import_module("omnizen.strategies")
     if name not in _ROOMS:
         raise AttributeError(f"module 'omnizen' has no attribute {name!r}")
     return getattr(importlib.import_module(_ROOMS[name]), name)
 
 
-__all__ = ["Run", "__version__", "ddp_hook", "init"]
+__all__ = ["Run", "__version__", "ddp_hook", "init", "strategies"]

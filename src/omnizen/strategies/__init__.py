@@ -1,1 +1,7 @@
-"""Who shares what, and when: frozen rows."""
+"""Who shares what, and when: frozen rows, and short functions that make them."""
+
+from omnizen.strategies.local import local_sgd
+from omnizen.strategies.strategy import Strategy
+from omnizen.strategies.sync import sync
+
+__all__ = ["Strategy", "local_sgd", "sync"]

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from omnizen.errors import LISTS_METHODS, UserError, nearest
 
 SHARES = ("grad", "delta", "params")
+MEANS = ("ranks", "steps", "samples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """One way to keep ranks together.
+    """One way to keep ranks together; ``strategies.sync`` and ``strategies.local_sgd`` make them.
 
-    This release trains synchronously: gradients are shared in every step, by everyone, at once. A row that asks for
-    more is refused when it is made, not when it trains.
+    A row that asks for what is not built is refused when it is made, not when it trains.
 
     Raises:
         UserError: says which value is not supported, and which is.
@@ -28,33 +29,83 @@ class Strategy:
     share: Literal["grad", "delta", "params"] = "grad"
     """What travels: gradients, differences of parameters, or parameters."""
     reducer: str = "auto"
-    """Catalogue name of what combines sparse tables; "auto" lets the planner choose for each tensor."""
-    every: int = 1
-    """Local steps between two exchanges."""
+    """Catalogue name or text of what combines it; "auto" lets the planner choose for each tensor (gradients), or is
+    the plain average."""
+    every: int | tuple[int, ...] | Literal["speed"] = 1
+    """Local steps between two exchanges: of all ranks, of each rank, or in proportion to measured speeds."""
+    mean: Literal["ranks", "steps", "samples"] = "ranks"
+    """What a rank counts for when parameters or differences are averaged."""
+    pool: float = 1.0
+    """How many samples are drawn for each one of high loss that a slow rank reads; 1 picks none by loss."""
+    most: int = 32
+    """Local steps of the fastest rank where ``every`` is "speed"."""
+    accumulate: int = 1
+    """Batches of one local step."""
     delay: int = 0
     """Steps between the start of an exchange and the use of its result."""
     members: Literal["everyone"] = "everyone"
     """Who takes part in a step."""
     local: None = None
-    """What a rank does on its own between exchanges; None is one step of the user's optimizer."""
+    """What a rank does on its own between exchanges; None is steps of the user's optimizer."""
     outer: None = None
-    """What is done with the combined result; None hands it to the user's optimizer."""
+    """What is done with the combined result; None takes it as it is."""
 
     def __post_init__(self) -> None:
         if self.share not in SHARES:
             raise UserError(f"share: {nearest(self.share, SHARES)}")
-        only = {"share": "grad", "every": 1, "delay": 0, "members": "everyone", "local": None, "outer": None}
+        only: dict[str, Any] = {"delay": 0, "members": "everyone", "local": None, "outer": None}
+        if self.share == "grad":
+            only |= {"every": 1, "mean": "ranks", "pool": 1.0, "accumulate": 1}
         for name, value in only.items():
             given = getattr(self, name)
             if given != value:
                 raise UserError(
-                    f"a strategy with {name}={given!r} is not supported yet; this release trains with "
-                    f"{name}={value!r} (see strategies.sync)"
+                    f"a strategy with share={self.share!r} and {name}={given!r} is not supported yet; use "
+                    f"{name}={value!r} (see strategies.sync and strategies.local_sgd)"
                 )
-        if self.reducer != "auto":
-            from omnizen import catalog
+        self._check_local()
+        self._check_reducer()
 
-            if self.reducer not in catalog.REDUCERS:
+    def _check_local(self) -> None:
+        if self.mean not in MEANS:
+            raise UserError(f"mean: {nearest(self.mean, MEANS)}")
+        if isinstance(self.every, str):
+            if self.every != "speed":
+                raise UserError(f"every: {nearest(self.every, ['speed'])} (or give numbers of local steps)")
+        else:
+            each = self.every if isinstance(self.every, tuple) else (self.every,)
+            if not each or not all(_whole(number) for number in each):
                 raise UserError(
-                    f"reducer: {nearest(self.reducer, ['auto', *catalog.REDUCERS], listed_by=LISTS_METHODS)}"
+                    f"every: a whole number of local steps of 1 or more, one for each rank, or 'speed'; got "
+                    f"{list(self.every) if isinstance(self.every, tuple) else self.every!r}"
                 )
+        for name in ("most", "accumulate"):
+            if not _whole(getattr(self, name)):
+                raise UserError(f"{name}: a whole number of 1 or more, got {getattr(self, name)!r}")
+        number = isinstance(self.pool, int | float) and not isinstance(self.pool, bool)
+        if not number or not 1.0 <= self.pool < math.inf:
+            raise UserError(
+                f"pool: a number of 1 or more (1 draws without regard to losses, 4 picks the quarter of highest "
+                f"loss), got {self.pool!r}"
+            )
+
+    def _check_reducer(self) -> None:
+        if self.reducer == "auto":
+            return
+        if self.share == "params":
+            raise UserError(
+                f"share='params' averages whole parameters and has no use for reducer={self.reducer!r}; "
+                "share='delta' sends what a round changed through a reducer"
+            )
+        from omnizen import catalog
+
+        if isinstance(self.reducer, str) and "(" in self.reducer:
+            catalog.reducer(self.reducer)
+        elif self.reducer not in catalog.REDUCERS:
+            raise UserError(
+                f"reducer: {nearest(self.reducer, ['auto', *catalog.REDUCERS], listed_by=LISTS_METHODS)}"
+            )
+
+
+def _whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1

@@ -118,7 +118,7 @@ def _save_shared(run: Run, folder: Path) -> None:
         "version": VERSION,
         "size": run.size,
         "model_digest": model_digest(run.model),
-        "step": run.step,
+        "step": run.engine.place(),
         "optimizers": numbers,
         "extra": {name: value for name, value in whole.items() if not isinstance(value, Tensor)},
         "plan": run.plan.to_toml() if run.plan is not None else "",
@@ -300,7 +300,7 @@ def own_state(run: Run) -> dict[str, Any]:
     """Return what this rank has of its own, in types that ``weights_only`` admits."""
     kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
-        "step": run.step,
+        "step": run.engine.place(),
         "usual_weight": run.engine.usual_weight,
         "reducers": {unit.name: state_dict(unit.state) for unit in run.engine.units},
         "detached": run.detached.state_dict(),

@@ -18,12 +18,18 @@ class Turn(IntEnum):
     STEP = 0
     LOADER_ENDED = 1
     CLOSED = 2
+    ROUND = 3
+    FLUSH = 4
+    DEAL = 5
 
 
 SAYS = {
     Turn.STEP: "takes step {step}",
-    Turn.LOADER_ENDED: "has no batch left after {step} steps",
-    Turn.CLOSED: "closed its run after {step} steps",
+    Turn.LOADER_ENDED: "has no batch left after {step} {counted}",
+    Turn.CLOSED: "closed its run after {step} {counted}",
+    Turn.ROUND: "ends round {step} of its local steps",
+    Turn.FLUSH: "wants the newest weights (run.flush, run.save or run.close) after {step} {counted}",
+    Turn.DEAL: "begins to read samples after {step} {counted}",
 }
 
 
@@ -66,7 +72,9 @@ def say(word: Word, comm: Comm) -> Pending[list[Parts]]:
     return comm.all_gather([row])
 
 
-def agree(word: Word, said: Pending[list[Parts]], rank: int, *, summed: bool = False) -> Agreement:
+def agree(
+    word: Word, said: Pending[list[Parts]], rank: int, *, summed: bool = False, counted: str = "steps"
+) -> Agreement:
     """Hear all ranks' words; every rank comes to the same agreement or to the same error.
 
     A rank's mean-loss gradient counts ``w_r n / sum(w)``: the average over ranks is then the gradient of the mean
@@ -75,6 +83,7 @@ def agree(word: Word, said: Pending[list[Parts]], rank: int, *, summed: bool = F
     Args:
         said: what ``say`` returned for this rank's word.
         summed: the loss is a sum, so the union's gradient is the sum of the ranks' gradients.
+        counted: what the words' ``step`` counts.
 
     Raises:
         UnevenInputs: when ranks are not at the same step, names them.
@@ -83,10 +92,10 @@ def agree(word: Word, said: Pending[list[Parts]], rank: int, *, summed: bool = F
     if any(r[:2] != rows[0][:2] for r in rows):
         groups: dict[str, list[int]] = {}
         for rank, (turn, step, *_) in enumerate(rows):
-            groups.setdefault(SAYS[Turn(int(turn))].format(step=int(step)), []).append(rank)
+            groups.setdefault(SAYS[Turn(int(turn))].format(step=int(step), counted=counted), []).append(rank)
         told = "; ".join(f"{_ranks(members)} {what}" for what, members in groups.items())
         raise UnevenInputs(
-            f"rank {rank} cannot go on, the ranks took different numbers of steps: {told}. Give each rank as "
+            f"rank {rank} cannot go on, the ranks took different numbers of {counted}: {told}. Give each rank as "
             "many batches as the others, or let run.prepare() share the data out"
         )
     weights = [r[2] for r in rows]

@@ -68,7 +68,10 @@ class EveryStep:
         """Take nothing."""
 
 
-def driver_of(strategy: Strategy, run: Run) -> Driver:  # noqa: ARG001  (for strategies that share more than gradients)
+def driver_of(strategy: Strategy, run: Run) -> Driver:
     """Return what drives a strategy; called by all ranks when the run's engine is there."""
-    assert strategy.share == "grad", "the row refuses others"
-    return EveryStep()
+    if strategy.share == "grad":
+        return EveryStep()
+    from omnizen.train.local import LocalSteps
+
+    return LocalSteps(strategy, run)

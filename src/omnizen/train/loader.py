@@ -55,17 +55,39 @@ def share(size: int, rank: int, ranks: int) -> tuple[int, int]:
     return begin, begin + small + (rank < bigger)
 
 
+def shared_order(loader: DataLoader[Any], samples: int, seed: int, epoch: int) -> list[int]:
+    """Return the order of an epoch's samples, equal on all ranks.
+
+    Args:
+        samples: length that the data set had.
+
+    Raises:
+        UserError: the data set has another length now.
+    """
+    dataset, sampler = cast(Sized, loader.dataset), loader.sampler
+    if len(dataset) != samples:
+        raise UserError(
+            f"the data set had {samples} samples at run.prepare() and has {len(dataset)} now; to train on data "
+            "that changes, give run.prepare() an iterable of each rank's own batches"
+        )
+    if not isinstance(sampler, RandomSampler):
+        return list(range(len(dataset)))
+    shared = torch.Generator().manual_seed(hash_text(f"order/{seed}/{epoch}"))
+    return list(
+        RandomSampler(dataset, replacement=sampler.replacement, num_samples=sampler._num_samples, generator=shared)
+    )
+
+
 class ShardSampler:
     """One rank's batches of indices; a global batch is ``ranks * batch`` consecutive samples of a shared order."""
 
     def __init__(self, loader: DataLoader[Any], rank: int, ranks: int, seed: int) -> None:
         self.rank, self.ranks, self.seed = rank, ranks, seed
-        self._sampler = loader.sampler
-        self._dataset = cast(Sized, loader.dataset)
+        self._loader, self._dataset = loader, cast(Sized, loader.dataset)
         self.epoch = self.skip = 0
         assert loader.batch_size is not None
         self._samples = len(self._dataset)
-        samples = len(self._sampler) if isinstance(self._sampler, RandomSampler) else self._samples
+        samples = len(loader.sampler) if isinstance(loader.sampler, RandomSampler) else self._samples
         self.steps = step_sizes(samples, ranks, loader.batch_size, drop_last=loader.drop_last)
 
     def order(self) -> list[int]:
@@ -74,21 +96,7 @@ class ShardSampler:
         Raises:
             UserError: the data set has another length than it had.
         """
-        if len(self._dataset) != self._samples:
-            raise UserError(
-                f"the data set had {self._samples} samples at run.prepare() and has {len(self._dataset)} now; to "
-                "train on data that changes, give run.prepare() an iterable of each rank's own batches"
-            )
-        if not isinstance(self._sampler, RandomSampler):
-            return list(range(len(self._dataset)))
-        shared = torch.Generator().manual_seed(hash_text(f"order/{self.seed}/{self.epoch}"))
-        drawn = RandomSampler(
-            self._dataset,
-            replacement=self._sampler.replacement,
-            num_samples=self._sampler._num_samples,
-            generator=shared,
-        )
-        return list(drawn)
+        return shared_order(self._loader, self._samples, self.seed, self.epoch)
 
     def sizes(self) -> list[int]:
         """Return this rank's samples in each step."""
@@ -104,6 +112,21 @@ class ShardSampler:
             if i >= self.skip:
                 yield order[start + begin : start + end]
             start += size
+
+
+def inner_loader(loader: DataLoader[Any], batches: Any, generator: torch.Generator) -> DataLoader[Any]:
+    """Return a loader like the user's that reads other batches of indices."""
+    options = {
+        "num_workers": loader.num_workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "prefetch_factor": loader.prefetch_factor,
+        "persistent_workers": loader.persistent_workers,
+    }
+    return DataLoader(loader.dataset, batch_sampler=batches, generator=generator, **options)
 
 
 class ShardedLoader:
@@ -124,19 +147,7 @@ class ShardedLoader:
         self._count, self._resumed = count, True
         self.around: Around = iter
         self._generator = torch.Generator()
-        options = {
-            "num_workers": loader.num_workers,
-            "collate_fn": loader.collate_fn,
-            "pin_memory": loader.pin_memory,
-            "timeout": loader.timeout,
-            "worker_init_fn": loader.worker_init_fn,
-            "multiprocessing_context": loader.multiprocessing_context,
-            "prefetch_factor": loader.prefetch_factor,
-            "persistent_workers": loader.persistent_workers,
-        }
-        self.inner: DataLoader[Any] = DataLoader(
-            loader.dataset, batch_sampler=self.sampler, generator=self._generator, **options
-        )
+        self.inner = inner_loader(loader, self.sampler, self._generator)
         self.dataset = loader.dataset
 
     def __len__(self) -> int:

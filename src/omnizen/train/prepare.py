@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from omnizen.errors import UserError
 from omnizen.measure.texts import gather_texts
+from omnizen.protocols import Reducer
 from omnizen.strategies.strategy import Strategy
 from omnizen.train.auto import Watch, measure_machines
 from omnizen.train.checks import (
@@ -31,9 +32,12 @@ from omnizen.train.detached import Detached
 from omnizen.train.driver import driver_of
 from omnizen.train.everyone import on_everyone
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
+from omnizen.train.local import LocalSteps
+from omnizen.train.local_checks import check_local, settled
+from omnizen.train.local_loader import LocalLoader
 from omnizen.train.pulls import Pulls, Reads, check_lazy, check_reads, may_be_lazy
 from omnizen.train.record import StepRecord, lab_facts
-from omnizen.train.router import Routing, build
+from omnizen.train.router import Routing, build, make_reducer
 from omnizen.train.start import equalise
 from omnizen.train.sync import Engine, Reduction
 
@@ -63,14 +67,16 @@ def prepare(
     machines = measure_machines(run.gradients) if watches(wishes.plan, run.size) else None
     scaler, reads = wishes.scaler, wishes.reads
     run._model, run._values = model, wishes.values
+    local = wishes.strategy.share != "grad"
     run._engine = engine = Engine(
         model,
-        build(model, routing, comm=run.gradients),
+        build(model, routing, _settled if local else make_reducer, comm=run.gradients),
         run.gradients,
         run.control,
         reduction=wishes.reduction,
         take_weight=run._take_weight,
         shared_seed=run.seed,
+        local=local,
     )
     run.pulls = Pulls(model, engine, run.optimizers, reads)
     run.pulls.follow()
@@ -96,6 +102,8 @@ def _agree(
     def choose() -> tuple[str, Routing]:
         check_choices(wishes.reduction, wishes.values)
         check_model(model, run.size)
+        if wishes.strategy.share != "grad":
+            check_local(wishes.strategy, run.size, loader, wishes.reduction, wishes.reads, wishes.values)
         run.optimizers = check_optimizers(optimizer, model)
         said, routing, run.plan = choose_routing(model, wishes.plan, run.size, wishes.values, wishes.dense_below)
         check_lazy(model, routing.schemes, run.optimizers, wishes.scaler)
@@ -129,10 +137,12 @@ def _hook_optimizers(run: Run, engine: Engine, strategy: Strategy) -> None:
 
 
 def _share(run: Run, loader: Any) -> Any:
-    shared: CountingLoader | ShardedLoader
+    shared: CountingLoader | ShardedLoader | LocalLoader
     if can_share(loader):
         seed = run.seed if loader.generator is None else loader.generator.initial_seed()
         seed = int(gather_texts(run.control, str(seed))[0])
+        if isinstance(run.driver, LocalSteps):
+            return LocalLoader(loader, run, run.driver, seed)
         shared = ShardedLoader(loader, run.rank, run.size, seed, run._count)
     else:
         shared = CountingLoader(loader, run._count, lambda: run.engine.announce(Turn.LOADER_ENDED))
@@ -163,7 +173,15 @@ def strategy_and_plan(
     plan: str | Path | Plan | Strategy | Mapping[str, str],
 ) -> tuple[Strategy, str | Path | Plan | Mapping[str, str]]:
     """Part what ``run.prepare(plan=...)`` was given: plain plans train synchronously."""
-    return (plan, plan.reducer) if isinstance(plan, Strategy) else (Strategy(), plan)
+    if not isinstance(plan, Strategy):
+        return Strategy(), plan
+    plain = plan.share != "grad" and plan.reducer == "auto"
+    return plan, "dense" if plain else plan.reducer
+
+
+def _settled(scheme: str, values: str) -> Reducer:
+    """Return the reducer of a name for local steps."""
+    return settled(make_reducer(scheme, values))
 
 
 def check_first(run: Run) -> None:

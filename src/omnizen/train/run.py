@@ -217,6 +217,15 @@ class Run:
 
         pruned.use_masks(self, masks)
 
+    def note_losses(self, losses: Tensor) -> None:
+        """Note the losses of the batch in hand, one for each sample in its order (``reduction="none"``).
+
+        Slow ranks read samples of high loss under ``strategies.local_sgd(pool=...)``; else this does nothing.
+        """
+        note = getattr(self.loader, "note_losses", None)
+        if note is not None:
+            note(losses)
+
     def log(self, *, loss: float | Tensor) -> None:
         """Record the loss of the step under way, or of the one that just ended."""
         number = loss_number(loss)

@@ -76,6 +76,7 @@ class Engine:
         control: comm for the small messages; used by one thread at a time.
         take_weight: returns the batch weight since the last call.
         shared_seed: equal on all ranks.
+        local: gradients stay each rank's own; a strategy keeps the ranks together in another way.
     """
 
     def __init__(
@@ -88,10 +89,16 @@ class Engine:
         reduction: Reduction,
         take_weight: Callable[[], float],
         shared_seed: int,
+        local: bool = False,
     ) -> None:
         self.gradients, self.control, self.reduction = gradients, control, reduction
         self.step, self.shared_seed = 0, shared_seed
-        self.alone = gradients.size == 1
+        self.alone = gradients.size == 1 or local
+        """Whether gradients stay as they are."""
+        self.place: Callable[[], int] = lambda: self.step
+        """How far this rank is, in what all ranks count alike."""
+        self.counted = "steps"
+        """What ``place`` counts."""
         self.wire = Wire(f"omnizen-wire-{gradients.rank}")
         self.buffers = Buffers(model)
         self.usual_weight: float | None = None
@@ -146,6 +153,11 @@ class Engine:
         """Whether a backward pass stopped with an error (asked between backward passes)."""
         return self._round is not None
 
+    @property
+    def piled_up(self) -> bool:
+        """Whether gradients piled up under ``no_sync`` since the last other backward pass."""
+        return self._guard.piled_up
+
     def stepped(self) -> None:
         """Count one optimizer step."""
         self.step += 1
@@ -157,8 +169,8 @@ class Engine:
             UnevenInputs: when another rank goes on.
             PeerLost: when another rank has ended.
         """
-        if not self.alone:
-            self.wire.submit(partial(self._agree, Word(turn, self.step))).wait()
+        if self.gradients.size > 1:
+            self.wire.submit(partial(self._agree, Word(turn, self.place()))).wait()
 
     def call(self, work: Callable[[], Any]) -> Any:
         """Run something that communicates in its turn, and return its result."""
@@ -297,7 +309,7 @@ class Engine:
         return self._heard(word, say(word, self.control))
 
     def _heard(self, word: Word, said: Pending[list[Parts]]) -> Agreement:
-        return agree(word, said, self.control.rank, summed=self.reduction == "sum")
+        return agree(word, said, self.control.rank, summed=self.reduction == "sum", counted=self.counted)
 
     def _backward_ended(self) -> None:
         now = self._round

@@ -15,7 +15,7 @@ from omnizen.reducers.local_momentum import find
 from omnizen.spans import span
 from omnizen.train.finite import FiniteWatch
 from omnizen.train.rows import like_param, no_rows, real, rows_of, sparse_grad, sum_dtype
-from omnizen.types import Dense, Layout, Reduced, Sparse, State, Step
+from omnizen.types import Contribution, Dense, Layout, Reduced, Sparse, State, Step
 
 Rest = Callable[[float], None]
 """What is left of a reduction: waits for the average, multiplies it and puts it in place."""
@@ -87,6 +87,8 @@ class DenseBucket:
         momentum = find(reducer)
         self.decay = momentum.weight_decay if momentum is not None else 0.0
         self.watch = FiniteWatch()
+        self.on_sent: Callable[[Contribution], None] | None = None
+        """Told what this rank really contributed, where the reducer shortens."""
 
     def reduce(self, comm: Comm, factor: float, step: Step) -> Rest:
         """Copy in and send off; the rest copies out."""
@@ -150,6 +152,8 @@ class DenseBucket:
                 self.layout.view(self.flat, slot).add_(real(param.detach()), alpha=self.decay)
         done = self.reducer.start(self._contribution(), self.state, comm, step.named(self.name)).wait()
         self.state = done.state
+        if self.on_sent is not None:
+            self.on_sent(self._contribution() if done.sent is None else done.sent)
         flat = dense_value(done).to(self.flat.device)
         scale(flat, step.loss_scale)
         return flat, counts
