@@ -21,11 +21,11 @@ INDEX_BYTES = 8
 """Indices are int64 while they are merged, whatever travels."""
 WIRE_INDEX_BYTES = 4
 PAIRWISE = (
-    "agsparse", "agsparse-golomb", "agsparse-packed", "sparcml-split", "sparcml-split-dense", "parameter-server",
-    "omnireduce-streaming",
+    "dense-packed", "agsparse", "agsparse-golomb", "agsparse-packed", "sparcml-split", "sparcml-split-dense",
+    "parameter-server", "omnireduce-streaming",
 )  # fmt: skip
 """Schemes in which every rank sends to every other one in turn."""
-CODED = ("agsparse-golomb", "agsparse-packed", "zen-cyclic-golomb", "zen-cyclic-packed")
+CODED = ("dense-packed", "agsparse-golomb", "agsparse-packed", "zen-cyclic-golomb", "zen-cyclic-packed")
 """Schemes whose work is coding; without measured rates nobody knows whether they pay."""
 
 
@@ -214,6 +214,10 @@ def work(scheme: str, pattern: Sparsity, size: int, traffic: Traffic) -> Work:
 
 def _coding(scheme: str, pattern: Sparsity, size: int) -> Work:
     own, union = pattern.rows, pattern.union_rows(size)
+    if scheme == "dense-packed":
+        # Code one's own values by owner, read and add what came in for one's own part, code that, read all parts.
+        values = (3 + 1 / size) * pattern.num_rows * pattern.width
+        return Work(copied_bytes=4.0 * pattern.dense_bytes, coded_values=values, coded_values_parts=3.0 * size + 1)
     if scheme.startswith("zen"):
         # Code one's own rows by owner, read those of one's own part, code their averages, read everybody's.
         coded, parts = 2 * own + (1 + 1 / size) * union, 3.0 * size + 1

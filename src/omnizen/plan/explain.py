@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from omnizen.errors import UserError
 from omnizen.measure.facts import Facts, GradientFacts
 from omnizen.plan.lazy import LAZY, SUMMARY
@@ -71,10 +73,10 @@ def _pattern(gradient: GradientFacts, size: int) -> str:
 
 def _chosen(plan: Plan, facts: Facts) -> list[str]:
     lines = []
-    dense = [t for t in plan.tensors if t.kind == "dense"]
-    if dense:
+    dense = Counter(t.scheme for t in plan.tensors if t.kind == "dense")
+    for scheme, count in dense.items():
         lines.append(
-            f"{_count(len(dense), 'dense gradient')}: dense, in buckets that close at {amount(plan.bucket_bytes)}"
+            f"{_count(count, 'dense gradient')}: {scheme}, in buckets that close at {amount(plan.bucket_bytes)}"
         )
     for tensor in plan.tensors:
         if tensor.kind != "dense":
@@ -119,6 +121,8 @@ def _unsure(plan: Plan, facts: Facts) -> list[str]:
         lines.append(f"{estimated} of {len(facts.links)} links were derived from others, not measured")
     if any(d.merge_rows_per_s is None or d.copy_bytes_per_s is None for d in facts.devices) or not facts.devices:
         lines.append("some rates of merging or copying were not measured and count as free")
+    if any(d.code_rows_per_s is None or d.code_values_per_s is None for d in facts.devices):
+        lines.append("rates of coding were not measured, so schemes that code were not considered")
     for device in facts.devices:
         worst = max(device.samples_per_s_spread.values(), default=0.0)
         if worst >= NOISY:

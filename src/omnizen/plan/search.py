@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from omnizen.measure.facts import ITEMSIZES, DeviceFacts, Facts, GradientFacts, Kind
 from omnizen.plan.cost import CODED, Cost, Rates, predict
@@ -21,8 +21,19 @@ BUCKET_CHOICES = (DDP_BUCKET_BYTES, *(2**i * 2**20 for i in (3, 2, 1, 0)))
 CLEARLY_LAZY = 0.8
 """Lazy pull must be predicted to take at most this share of the best other scheme's time: ranks meet twice more in
 a step, and no trial can correct the prediction before training follows it."""
+CLEARLY_PACKED = 0.95
+"""So must dense gradients with packed exponents: their processor time is never hidden, and no trial follows."""
+BUCKETED = ("dense", "dense-packed")
+"""Schemes whose gradients share buckets; one of them serves all."""
 SAME = 0.005
 """A difference of predictions below this share is not worth a reason."""
+
+
+class Chosen(NamedTuple):
+    """A gradient's scheme and what it costs by itself."""
+
+    scheme: str
+    cost: Cost
 
 
 def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None, lazy: Container[str] = ()) -> Plan:
@@ -40,6 +51,7 @@ def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None, lazy: Conta
     links = LinkModel.of(facts.links, facts.world_size, facts.meetings)
     rates = slowest_rates(facts.devices)
     applying = _applying(None if schemes is None else [check_scheme(name) for name in schemes], _unpriced(facts))
+    bucketed = _bucket_scheme(facts, links, rates, applying["dense"])
     alike: dict[Hashable, tuple[TensorPlan, Cost]] = {}  # layers repeat, and so do their gradients
     tensors, chosen = [], {}
     for gradient in facts.gradients:
@@ -51,9 +63,10 @@ def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None, lazy: Conta
             }
             if gradient.name in lazy and gradient.kind == "row-sparse":
                 costs[LAZY] = predict(LazyPull(), pattern, facts.world_size, links, rates)
-            first = _choose(gradient, pattern, costs)
+            first = _choose(gradient, pattern, costs, bucketed)
             alike[key] = first, costs[first.scheme]
-        tensor, chosen[gradient.name] = alike[key]
+        tensor, cost = alike[key]
+        chosen[gradient.name] = Chosen(tensor.scheme, cost)
         tensors.append(tensor.model_copy(update={"name": gradient.name}))
     bucket_bytes = _choose_bucket_bytes(facts, links, rates, chosen)
     return Plan(
@@ -104,9 +117,24 @@ def _applying(allowed: Sequence[str] | None, unpriced: Container[str]) -> dict[K
     return {kind: {name: REDUCERS[name].make() for name in of(kind)} for kind in get_args(Kind)}
 
 
-def _choose(gradient: GradientFacts, pattern: Sparsity, costs: dict[str, Cost]) -> TensorPlan:
+def _bucket_scheme(facts: Facts, links: LinkModel, rates: Rates, applying: Mapping[str, Reducer]) -> str:
+    """Return how buckets of dense gradients travel, by what one of the usual size would take."""
+    total = min(DDP_BUCKET_BYTES, sum(g.nbytes for g in facts.gradients if g.kind == "dense"))
+    bucket = Sparsity(max(1, total // 4), 1, 1.0)
+    costs = {
+        name: predict(reducer, bucket, links.size, links, rates).seconds
+        for name, reducer in applying.items()
+        if name in BUCKETED
+    }
+    best = min(costs, key=lambda name: costs[name], default="dense")
+    return best if costs.get(best, 0.0) <= CLEARLY_PACKED * costs.get("dense", math.inf) else "dense"
+
+
+def _choose(gradient: GradientFacts, pattern: Sparsity, costs: dict[str, Cost], bucketed: str) -> TensorPlan:
     eager = {name: cost for name, cost in costs.items() if name != LAZY}
     best = simplest(eager)
+    if gradient.kind == "dense" and best in BUCKETED and bucketed in costs:
+        best = bucketed
     if LAZY in costs and costs[LAZY].seconds <= CLEARLY_LAZY * costs[best].seconds:
         best = LAZY
     rejected = [
@@ -115,7 +143,7 @@ def _choose(gradient: GradientFacts, pattern: Sparsity, costs: dict[str, Cost]) 
             predicted_s=cost.seconds,
             rx_bytes=cost.traffic.rx_bytes,
             wire_s=cost.wire_s,
-            reason=why_not(cost, costs[best], pattern, name),
+            reason=_ALIKE if _in_one_bucket(gradient, name, best) else why_not(cost, costs[best], pattern, name),
         )
         for name, cost in costs.items()
         if name != best
@@ -129,6 +157,13 @@ def _choose(gradient: GradientFacts, pattern: Sparsity, costs: dict[str, Cost]) 
         wire_s=costs[best].wire_s,
         rejected=sorted(rejected, key=lambda r: r.predicted_s),
     )
+
+
+_ALIKE = "dense gradients travel alike, in common buckets"
+
+
+def _in_one_bucket(gradient: GradientFacts, *schemes: str) -> bool:
+    return gradient.kind == "dense" and all(scheme in BUCKETED for scheme in schemes)
 
 
 def simplest(costs: Mapping[str, Cost]) -> str:
@@ -170,10 +205,10 @@ def why_not(cost: Cost, best: Cost, pattern: Sparsity, scheme: str) -> str:
 
 
 def _transfers(
-    facts: Facts, links: LinkModel, rates: Rates, chosen: dict[str, Cost], bucket_bytes: int
+    facts: Facts, links: LinkModel, rates: Rates, chosen: Mapping[str, Chosen], bucket_bytes: int
 ) -> list[tuple[Transfer, Cost]]:
     backward_s = facts.step.backward_s if facts.step else 0.0
-    dense = [g for g in facts.gradients if g.kind == "dense" and chosen[g.name] == _whole(g, links, rates)]
+    dense = [g for g in facts.gradients if g.kind == "dense" and chosen[g.name].scheme in BUCKETED]
     bucketed = {g.name for g in dense}
     sizes = [g.nbytes for g in dense]
     total, done, ready_s, out = sum(sizes), 0, 0.0, []
@@ -181,7 +216,8 @@ def _transfers(
         nbytes = sum(sizes[i] for i in bucket)
         done += nbytes
         itemsize = ITEMSIZES[dense[bucket[0]].dtype]
-        cost = predict("dense", Sparsity(nbytes // itemsize, 1, 1.0, itemsize=itemsize), links.size, links, rates)
+        scheme = chosen[dense[bucket[0]].name].scheme
+        cost = predict(scheme, Sparsity(nbytes // itemsize, 1, 1.0, itemsize=itemsize), links.size, links, rates)
         measured = [dense[i].ready for i in bucket]
         shares = [share for share in measured if share is not None]
         if len(shares) < len(measured):
@@ -190,17 +226,12 @@ def _transfers(
         out.append((Transfer(ready_s, cost.wire_s + cost.latency_s, cost.cpu_s), cost))
     for gradient in facts.gradients:
         if gradient.name not in bucketed:
-            cost = chosen[gradient.name]
+            cost = chosen[gradient.name].cost
             out.append((Transfer(backward_s, cost.wire_s + cost.latency_s, cost.cpu_s), cost))
     return out
 
 
-def _whole(gradient: GradientFacts, links: LinkModel, rates: Rates) -> Cost:
-    """Return the cost of a dense gradient by the dense scheme; with another one it is in no bucket."""
-    return predict("dense", gradient.sparsity(), links.size, links, rates)
-
-
-def _choose_bucket_bytes(facts: Facts, links: LinkModel, rates: Rates, chosen: dict[str, Cost]) -> int:
+def _choose_bucket_bytes(facts: Facts, links: LinkModel, rates: Rates, chosen: Mapping[str, Chosen]) -> int:
     if facts.step is None:
         return DDP_BUCKET_BYTES
     backward_s = facts.step.backward_s
@@ -213,12 +244,12 @@ def _choose_bucket_bytes(facts: Facts, links: LinkModel, rates: Rates, chosen: d
 
 
 def predict_step(
-    facts: Facts, links: LinkModel, rates: Rates, chosen: dict[str, Cost], bucket_bytes: int
+    facts: Facts, links: LinkModel, rates: Rates, chosen: Mapping[str, Chosen], bucket_bytes: int
 ) -> Prediction:
     """Predict one step from the cost of each gradient's scheme.
 
     Args:
-        chosen: cost of the chosen scheme by name of the gradient; dense ones are bucketed anew.
+        chosen: the scheme and its cost by name of the gradient; dense ones are bucketed anew.
     """
     transfers = _transfers(facts, links, rates, chosen, bucket_bytes)
     step = facts.step
