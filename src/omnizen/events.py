@@ -91,6 +91,20 @@ class PlanEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceEvent:
+    """Batch sizes, by rank, that were decided at the end of a step's backward; the first ones with step 0.
+
+    Args:
+        own_s: each rank's own seconds of a step, smoothed, that led to them; empty for the first ones.
+    """
+
+    event: ClassVar[str] = "balance"
+    step: int
+    sizes: list[int]
+    own_s: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoteEvent:
     """Something a reader of the run should know, in words."""
 
@@ -108,9 +122,9 @@ class EndEvent:
     seconds: float
 
 
-Event = RunEvent | StepEvent | SpanEvent | PlanEvent | NoteEvent | EndEvent
+Event = RunEvent | StepEvent | SpanEvent | PlanEvent | BalanceEvent | NoteEvent | EndEvent
 EVENTS: dict[str, type[Event]] = {
-    kind.event: kind for kind in (RunEvent, StepEvent, SpanEvent, PlanEvent, NoteEvent, EndEvent)
+    kind.event: kind for kind in (RunEvent, StepEvent, SpanEvent, PlanEvent, BalanceEvent, NoteEvent, EndEvent)
 }
 MOST, MOST_RANKS = 1e18, 100_000
 """Larger numbers in a file are damage."""
@@ -245,6 +259,10 @@ def _texts(value: object) -> bool:
     return isinstance(value, dict) and all(_text(v) for pair in value.items() for v in pair)
 
 
+def _each(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
 def _peers(value: object) -> bool:
     return isinstance(value, dict) and all(
         re.fullmatch("[0-9]{1,5}", str(peer)) and _number(count, 0) for peer, count in value.items()
@@ -257,10 +275,12 @@ _RULES_BY_NAME: dict[str, _Rule] = {
     "dilation": (lambda v: _number(v, 1e-6), "float above 0"),
     "loss": (lambda v: v is None or type(v) is float or _number(v), "float | None"),  # NaN is worth seeing
     "model": (_model, "dict of params (int) and name (str)"),
+    "own_s": (_each(lambda v: _number(v, 0)), "list of seconds"),
     "rank": (lambda v: _whole(v, 0, MOST_RANKS), f"int from 0 to {MOST_RANKS}"),
     "rate_bytes_per_s": (lambda v: v is None or _number(v, 1e-6), "float above 0 | None"),
     "rx_bytes_by_peer": (_peers, "dict of bytes by rank"),
     "size": (lambda v: _whole(v, 1, MOST_RANKS), f"int from 1 to {MOST_RANKS}"),
+    "sizes": (_each(lambda v: _whole(v, 1)), "list of ints from 1"),
     "step": _SOME,
     "step_s": (lambda v: _number(v, 1e-12), "float above 0"),
     "steps": _SOME,

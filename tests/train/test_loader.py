@@ -7,8 +7,9 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from omnizen.errors import UserError
-from omnizen.train.loader import CountingLoader, ShardedLoader, batch_samples, can_share, share, step_sizes
+from omnizen.train.loader import CountingLoader, ShardedLoader, batch_samples, can_share, step_sizes
 from omnizen.train.run import Run
+from omnizen.train.shares import Shares
 from tests.train.helpers import on_ranks
 
 
@@ -33,7 +34,8 @@ def test_every_size_is_shared_fully_and_evenly(ranks: int, batch: int) -> None:
     for samples in range(ranks, 60):
         sizes = step_sizes(samples, ranks, batch, drop_last=False)
         assert sum(sizes) == samples
-        parts = [[end - begin for begin, end in (share(s, r, ranks) for r in range(ranks))] for s in sizes]
+        shares = Shares((batch,) * ranks)
+        parts = [shares.parts(size, (1, i)) for i, size in enumerate(sizes)]
         assert all(part >= 1 for step in parts for part in step)
         assert max(part for step in parts for part in step) <= batch + 1
         assert [sum(step) for step in parts] == sizes

@@ -50,17 +50,21 @@ class InLab:
         hosts: how many.
         rate: of each link, as the lab reads it ("100mbit").
         dilation: ``auto`` or a factor by which the lab slows the links.
+        cpu: each host's relative speed; all alike unless given.
     """
 
     hosts: int
     rate: str
     dilation: float | Literal["auto"] = 1.0
+    cpu: tuple[float, ...] = ()
 
     def __call__(self, command: Sequence[str], on_line: OnLine, limit_s: float) -> list[int]:
         """Run the command on every host."""
         from omnizen.lab import LabConfig, run_lab
 
-        config = LabConfig(hosts=self.hosts, rate=self.rate, dilation=self.dilation, timeout_s=limit_s)
+        config = LabConfig(
+            hosts=self.hosts, rate=self.rate, dilation=self.dilation, cpu=self.cpu, timeout_s=limit_s
+        )
         result = run_lab(config, list(command), env=with_source({}), on_line=on_line)
         return list(result.returncodes)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from omnizen.cli import curves
+from omnizen.cli import balance, curves
 from omnizen.cli.folders import text_folder
+from omnizen.cli.lists import dilation_factor, numbers, words
 from omnizen.errors import UserError
 
 if TYPE_CHECKING:
     from omnizen.bench.rows import Row
 
-N = TypeVar("N")
 
 JSON = Annotated[Path | None, typer.Option("--json", help="Append the rows to this file, one JSON object a line.")]
 RATE = Annotated[str, typer.Option(help="Rate of each link, both ways: 100mbit, 1gbit.")]
@@ -29,6 +28,7 @@ def register(app: typer.Typer) -> None:
     bench.command("sync")(sync)
     bench.command("codecs")(codecs)
     curves.register(bench)
+    balance.register(bench)
     bench.command("kernels")(kernels)
     app.add_typer(bench, name="bench")
 
@@ -72,8 +72,8 @@ def e2e(
 
     settings = bench.Settings(
         case=case, hosts=(4 if quick else 8) if hosts is None else hosts, rate=rate,
-        dilation=_dilation(dilation), batch=batch,
-        methods=tuple(_words(methods)) if methods else (bench.QUICK if verify else bench.METHODS),
+        dilation=dilation_factor(dilation), batch=batch,
+        methods=tuple(words(methods)) if methods else (bench.QUICK if verify else bench.METHODS),
         repeats=repeats, steps=steps, budget_s=seconds, seed=seed, keep_runs=keep_runs,
         case_options={} if text is None else {"text": str(text)},
     )  # fmt: skip
@@ -133,8 +133,8 @@ def sync(
     if rate is None:
         rate = "" if grid else "100mbit"
     points = bench.points(
-        hosts=_numbers(hosts, "--hosts", int), rates=_words(rate), rows=rows, width=width,
-        densities=_numbers(density, "--density", float), skews=_words(skew), grid=grid,
+        hosts=numbers(hosts, "--hosts", int), rates=words(rate), rows=rows, width=width,
+        densities=numbers(density, "--density", float), skews=words(skew), grid=grid,
     )  # fmt: skip
     if not points:
         raise UserError("there is nothing to reduce: --hosts, --rate, --density and --skew each need a value")
@@ -142,7 +142,7 @@ def sync(
         append(json, [])
     console = Console()
     found = bench.run_sync(
-        points, schemes=_words(schemes), repeats=repeats, dilation=_dilation(dilation), seed=seed,
+        points, schemes=words(schemes), repeats=repeats, dilation=dilation_factor(dilation), seed=seed,
         on_group=lambda text: console.print(text, highlight=False),
         on_rows=(lambda *_: None) if json is None else (lambda rows: append(json, rows)),
     )  # fmt: skip
@@ -171,7 +171,7 @@ def codecs(
         append(json, [])
     console = Console()
     found = bench.run_codecs(
-        elements=elements, densities=_numbers(density, "--density", float), names=_words(codecs), repeats=repeats,
+        elements=elements, densities=numbers(density, "--density", float), names=words(codecs), repeats=repeats,
         seed=seed, on_case=lambda text: console.print(text, highlight=False),
     )  # fmt: skip
     if json is not None:
@@ -200,8 +200,8 @@ def kernels(
 
     share = 10 if quick else 1
     settings = bench.Settings(
-        numel=numel // share, density=density, data=tuple(_words(data)), rows=rows // share,
-        owners=tuple(_numbers(owners, "--owners", int)), repeats=repeats, seed=seed,
+        numel=numel // share, density=density, data=tuple(words(data)), rows=rows // share,
+        owners=tuple(numbers(owners, "--owners", int)), repeats=repeats, seed=seed,
     )  # fmt: skip
     if not settings.data and not settings.owners:
         raise UserError("there is nothing to measure: --data or --owners needs a value")
@@ -222,23 +222,3 @@ def _end(rows: list[Row], json: Path | None) -> None:
         typer.echo(f"{len(rows)} rows were added to {json}")
     if all(r.metric == "failed" for r in rows):
         raise UserError("nothing finished; the reasons are in the table")
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:
-    try:
-        return [kind(word) for word in _words(text)]
-    except ValueError:
-        raise UserError(f"{option} needs comma-separated numbers, got {text!r}") from None
-
-
-def _dilation(text: str) -> float | Literal["auto"]:
-    if text == "auto":
-        return "auto"
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"--dilation is 'auto' or a number from 1, got {text!r}") from None

@@ -17,6 +17,7 @@ from omnizen.plan.apportion import level, whole
 from omnizen.plan.step_cost import StepCosts
 
 LAWS = ("fitted", "proportional")
+STARTS = ("cores", "even")
 OUTLIERS = 3.0
 """Standard errors by which a time must be off before it counts as different."""
 SURE = 4.0
@@ -59,6 +60,8 @@ class BatchLaw:
     """Samples that no worker gets more of, e.g. because of its memory."""
     global_batch: int | None = None
     """Samples of all workers a step; needed only where ``run.prepare`` gets no loader."""
+    start: Literal["cores", "even"] | tuple[float, ...] = "cores"
+    """First sizes: by the cores that each worker computes with, alike, or by shares (see ``plan.open_loop``)."""
 
     def __post_init__(self) -> None:
         if self.law not in LAWS:
@@ -70,6 +73,8 @@ class BatchLaw:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise UserError(f"{name} must be a whole number from 1, got {value!r}")
+        if isinstance(self.start, str) and self.start not in STARTS:
+            raise UserError(f"start: {nearest(self.start, STARTS)}, or a share for each worker")
         if self.most is not None and self.most < self.least:
             raise UserError(f"most ({self.most}) is below least ({self.least})")
 

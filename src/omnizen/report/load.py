@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from omnizen.errors import UserError
 from omnizen.events import (
+    BalanceEvent,
     EndEvent,
     Event,
     NoteEvent,
@@ -39,6 +40,7 @@ class RankLog:
     steps: list[StepEvent] = field(default_factory=list)
     spans: list[SpanEvent] = field(default_factory=list)
     plans: list[PlanEvent] = field(default_factory=list)
+    balances: list[BalanceEvent] = field(default_factory=list)
     notes: list[NoteEvent] = field(default_factory=list)
     end: EndEvent | None = None
 
@@ -155,6 +157,8 @@ def _last_run(rank: int, events: Sequence[Event], problems: list[str]) -> RankLo
             log.spans.append(event)
         elif isinstance(event, PlanEvent):
             log.plans.append(event)
+        elif isinstance(event, BalanceEvent):
+            log.balances.append(event)
         elif isinstance(event, NoteEvent):
             log.notes.append(event)
         else:

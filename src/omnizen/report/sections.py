@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from omnizen.report import charts, numbers, words
+from omnizen.report import batches, charts, numbers, words
 from omnizen.report.analysis import (
     Summary,
     link_bytes,
@@ -89,6 +89,7 @@ def time(runs: Sequence[RunData]) -> Html:
         why_not = f"{run.label} recorded how long its steps took, but not where the time went."
         parts.append(chart(f"time-{i}", f"Where a step of {run.label} goes", figure, f"{said} {span}", why_not))
         parts += _unusual(run)
+        parts += batches.followed(i, run)
     figure = charts.step_times(runs)
     parts.append(chart("steps", "Step times over the run", figure, _step_times(runs), "No run finished a step."))
     return section("time", "Where the time goes", *parts)

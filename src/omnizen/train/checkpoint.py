@@ -311,6 +311,7 @@ def own_state(run: Run) -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if run.device.type == "cuda" else None,
         "loader": run.loader.state_dict() if hasattr(run.loader, "state_dict") else None,
+        "balance": run.balance.state_dict() if run.balance is not None else None,
     }
 
 
@@ -328,3 +329,5 @@ def restore_own(run: Run, own: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(own["cuda"])
     if own["loader"] is not None:
         run.loader.load_state_dict(own["loader"])
+    if own["balance"] is not None and run.balance is not None:
+        run.balance.load_state_dict(own["balance"])

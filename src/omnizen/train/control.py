@@ -41,12 +41,14 @@ class Word:
         step: optimizer steps done.
         weight: samples (or what the user set) behind the gradient.
         buffers: whether the model's buffers changed since the last step.
+        told: numbers for whoever listens on all ranks.
     """
 
     turn: Turn
     step: int
     weight: float = 1.0
     buffers: bool = False
+    told: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +60,20 @@ class Agreement:
         share: the same for values that are averaged whatever the reduction (buffers).
         buffers: whether any rank's buffers changed.
         mean_weight: of all ranks.
+        told: each rank's numbers.
     """
 
     factor: float
     share: float
     buffers: bool
     mean_weight: float
+    told: tuple[tuple[float, ...], ...] = ()
 
 
 def say(word: Word, comm: Comm) -> Pending[list[Parts]]:
     """Send a word to all ranks; waits for nobody."""
-    row = torch.tensor([word.turn, word.step, word.weight, word.buffers], dtype=torch.float64, device=comm.device)
-    return comm.all_gather([row])
+    row = [word.turn, word.step, word.weight, word.buffers, *word.told]
+    return comm.all_gather([torch.tensor(row, dtype=torch.float64, device=comm.device)])
 
 
 def agree(
@@ -103,7 +107,7 @@ def agree(
     mean = weights[0] if min(weights) == max(weights) else total / size
     share = word.weight / mean if mean else 1.0
     factor = share if not summed else (float(size) if word.weight or not total else 0.0)
-    return Agreement(factor, share, any(r[3] for r in rows), mean)
+    return Agreement(factor, share, any(r[3] for r in rows), mean, tuple(tuple(r[4:]) for r in rows))
 
 
 def _ranks(members: list[int]) -> str:

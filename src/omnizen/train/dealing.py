@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from omnizen.errors import UserError
-from omnizen.train.loader import share
 
 SLOW = 0.5
 """Ranks with at most this fraction of the fastest one's steps read samples of high loss, where any do."""
@@ -131,8 +130,7 @@ def _pick(
 
 def _even(part: Tensor, batch: int) -> list[Tensor]:
     """Cut into batches of at most ``batch`` that are as equal as possible."""
-    batches = -(-len(part) // batch)
-    return [part[slice(*share(len(part), i, batches))] for i in range(batches)]
+    return list(part.tensor_split(-(-len(part) // batch))) if len(part) else []
 
 
 def unread(order: Tensor, dealt: Sequence[Rounds], rounds: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from omnizen.errors import UserError
+from omnizen.train.shares import Shares
 from omnizen.types import hash_text
 
 Around = Callable[[Iterable[Any]], Iterator[Any]]
@@ -48,13 +49,6 @@ def step_sizes(samples: int, ranks: int, batch: int, *, drop_last: bool) -> list
     return [*sizes, last - last // 2, last // 2]
 
 
-def share(size: int, rank: int, ranks: int) -> tuple[int, int]:
-    """Return where a rank's part of ``size`` consecutive samples begins and ends."""
-    small, bigger = divmod(size, ranks)
-    begin = rank * small + min(rank, bigger)
-    return begin, begin + small + (rank < bigger)
-
-
 def shared_order(loader: DataLoader[Any], samples: int, seed: int, epoch: int) -> list[int]:
     """Return the order of an epoch's samples, equal on all ranks.
 
@@ -79,12 +73,16 @@ def shared_order(loader: DataLoader[Any], samples: int, seed: int, epoch: int) -
 
 
 class ShardSampler:
-    """One rank's batches of indices; a global batch is ``ranks * batch`` consecutive samples of a shared order."""
+    """One rank's batches of indices; a global batch is ``ranks * batch`` consecutive samples of a shared order.
 
-    def __init__(self, loader: DataLoader[Any], rank: int, ranks: int, seed: int) -> None:
-        self.rank, self.ranks, self.seed = rank, ranks, seed
+    Args:
+        shares: how each global batch is divided among the ranks.
+    """
+
+    def __init__(self, loader: DataLoader[Any], rank: int, ranks: int, seed: int, shares: Shares) -> None:
+        self.rank, self.seed, self.shares = rank, seed, shares
         self._loader, self._dataset = loader, cast(Sized, loader.dataset)
-        self.epoch = self.skip = 0
+        self.epoch = self.skip = self.turn = 0
         assert loader.batch_size is not None
         self._samples = len(self._dataset)
         samples = len(loader.sampler) if isinstance(loader.sampler, RandomSampler) else self._samples
@@ -98,9 +96,9 @@ class ShardSampler:
         """
         return shared_order(self._loader, self._samples, self.seed, self.epoch)
 
-    def sizes(self) -> list[int]:
-        """Return this rank's samples in each step."""
-        return [end - begin for begin, end in (share(s, self.rank, self.ranks) for s in self.steps)]
+    def samples(self, step: int) -> int:
+        """Return this rank's samples in a step of the pass under way."""
+        return self.shares.parts(self.steps[step], (self.turn, step))[self.rank]
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -108,8 +106,8 @@ class ShardSampler:
     def __iter__(self) -> Iterator[list[int]]:
         order, start = self.order(), 0
         for i, size in enumerate(self.steps):
-            begin, end = share(size, self.rank, self.ranks)
             if i >= self.skip:
+                begin, end = self.shares.draw(size, self.rank, (self.turn, i))
                 yield order[start + begin : start + end]
             start += size
 
@@ -134,17 +132,26 @@ class ShardedLoader:
 
     Args:
         count: called with the number of samples of each batch that is handed out.
+        shares: how much of a global batch each rank reads; as much as every other unless given.
 
     ``drop_last`` drops the last incomplete global batch. With workers, their seeds follow the epoch and rank, and
     the global generator is not touched.
     """
 
     def __init__(
-        self, loader: DataLoader[Any], rank: int, ranks: int, seed: int, count: Callable[[int], None]
+        self,
+        loader: DataLoader[Any],
+        rank: int,
+        ranks: int,
+        seed: int,
+        count: Callable[[int], None],
+        shares: Shares | None = None,
     ) -> None:
-        self.sampler = ShardSampler(loader, rank, ranks, seed)
+        assert loader.batch_size is not None
+        self.shares = shares or Shares((loader.batch_size,) * ranks)
+        self.sampler = ShardSampler(loader, rank, ranks, seed, self.shares)
         self.epoch, self.position, self.batch_size = 0, 0, loader.batch_size
-        self._count, self._resumed = count, True
+        self._count, self._resumed, self._within = count, True, False
         self.around: Around = iter
         self._generator = torch.Generator()
         self.inner = inner_loader(loader, self.sampler, self._generator)
@@ -158,23 +165,27 @@ class ShardedLoader:
             self._resumed = False
         else:
             self.epoch, self.position = self.epoch + 1, 0
+        self.sampler.turn += not self._within  # a pass of its own, unless a saved one goes on
+        self._within = False
         self.sampler.epoch, self.sampler.skip = self.epoch, self.position
         self._generator.manual_seed(hash_text(f"workers/{self.sampler.seed}/{self.epoch}/{self.sampler.rank}"))
-        for samples, batch in zip(self.sampler.sizes()[self.position :], self.around(self.inner), strict=True):
+        for batch in self.around(self.inner):
+            self._count(self.sampler.samples(self.position))
             self.position += 1
-            self._count(samples)
             yield batch
         self.epoch, self.position, self._resumed = self.epoch + 1, 0, True
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of the given epoch; not needed, passes count themselves."""
-        self.epoch, self.position, self._resumed = epoch, 0, True
+        self.epoch, self.position, self._resumed, self._within = epoch, 0, True, False
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the epoch and the batches handed out in it; after a whole pass, the beginning of the next."""
-        return {"epoch": self.epoch, "position": self.position, **self._shape()}
+        turn = self.sampler.turn
+        place = {"epoch": self.epoch, "position": self.position, "pass": turn}
+        return {**place, **self._shape(), "sizes": self.shares.state_dict((turn, self.position))}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next pass go on where the saved one was.
 
         Raises:
@@ -187,6 +198,8 @@ class ShardedLoader:
                     "with the same data and batch size"
                 )
         self.epoch, self.position, self._resumed = state["epoch"], state["position"], True
+        self._within, self.sampler.turn = self.position > 0, state["pass"]
+        self.shares.load_state_dict(state["sizes"], (self.sampler.turn, self.position))
 
     def _shape(self) -> dict[str, int]:
         return {"samples": sum(self.sampler.steps), "batches an epoch": len(self.sampler)}

@@ -19,6 +19,8 @@ from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Reducer
 from omnizen.strategies.strategy import Strategy
 from omnizen.train.auto import Watch, measure_machines
+from omnizen.train.balance import Balance
+from omnizen.train.balance_wish import Balancing, Wanted, check_balance, first_batches
 from omnizen.train.checks import (
     check_choices,
     check_model,
@@ -35,9 +37,11 @@ from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
 from omnizen.train.local import LocalSteps
 from omnizen.train.local_checks import check_local, settled
 from omnizen.train.local_loader import LocalLoader
+from omnizen.train.own_time import OwnTime
 from omnizen.train.pulls import Pulls, Reads, check_lazy, check_reads, may_be_lazy
 from omnizen.train.record import StepRecord, lab_facts
 from omnizen.train.router import Routing, build, make_reducer
+from omnizen.train.shares import Shares
 from omnizen.train.start import equalise
 from omnizen.train.sync import Engine, Reduction
 
@@ -57,13 +61,15 @@ class Wishes:
     dense_below: int
     scaler: torch.amp.GradScaler | None
     reads: Reads | None
+    balance: Balancing
 
 
 def prepare(
     run: Run, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], loader: Any, wishes: Wishes
 ) -> Any:
     """Set a run up for a model (collective); returns the loader to use."""
-    routing = _agree(run, model, optimizer, loader, wishes)
+    routing, wanted = _agree(run, model, optimizer, loader, wishes)
+    shares, batches = first_batches(run, wanted, model, loader)
     machines = measure_machines(run.gradients) if watches(wishes.plan, run.size) else None
     scaler, reads = wishes.scaler, wishes.reads
     run._model, run._values = model, wishes.values
@@ -84,22 +90,28 @@ def prepare(
         engine.loss_scale = scaler.get_scale
     _hook_optimizers(run, engine, wishes.strategy)
     if loader is not None:
-        run.loader = loader = _share(run, loader)
+        run.loader = loader = _share(run, loader, shares)
     _begin_record(run, model)
     if machines is not None:
         lazy = may_be_lazy(model, run.optimizers, scaler) if reads is not None else frozenset()
         run._watch = Watch(model, engine, machines, lambda: run._batch_samples or 0, run.follow, lazy)
     else:
         run._announce_plan()
+    if batches is not None:  # the last to observe: what the others do is no rank's own work
+        run.balance = Balance(
+            batches, engine, OwnTime(engine, next(model.parameters()).device), shares, run._adjusted
+        )
+    if wanted is not None:
+        run._adjusted(run.batch_sizes, ())
     return loader
 
 
 def _agree(
     run: Run, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], loader: Any, wishes: Wishes
-) -> Routing:
+) -> tuple[Routing, Wanted | None]:
     """Look at everything before anything changes; all ranks go on, or none does."""
 
-    def choose() -> tuple[str, Routing]:
+    def choose() -> tuple[str, Routing, Wanted | None]:
         check_choices(wishes.reduction, wishes.values)
         check_model(model, run.size)
         if wishes.strategy.share != "grad":
@@ -108,6 +120,8 @@ def _agree(
         said, routing, run.plan = choose_routing(model, wishes.plan, run.size, wishes.values, wishes.dense_below)
         check_lazy(model, routing.schemes, run.optimizers, wishes.scaler)
         check_reads(wishes.reads, loader)
+        synchronous = wishes.strategy.share == "grad"
+        wanted = check_balance(wishes.balance, loader, run.size, synchronous=synchronous)
         lines = {
             "plan": said,
             "strategy": wishes.strategy,
@@ -116,13 +130,14 @@ def _agree(
             "seed": run.seed,
             "reads": "none" if wishes.reads is None else "given",
             "loader": describe_loader(loader),
+            "balance": wishes.balance,
         }
-        return "\n".join(f"{name}: {value}" for name, value in lines.items()), routing
+        return "\n".join(f"{name}: {value}" for name, value in lines.items()), routing, wanted
 
-    said, routing = on_everyone(partial(gather_texts, run.control), choose)
+    said, routing, wanted = on_everyone(partial(gather_texts, run.control), choose)
     run.started = equalise(model, run.control)
     compare_settings(gather_texts(run.control, said))
-    return routing
+    return routing, wanted
 
 
 def _hook_optimizers(run: Run, engine: Engine, strategy: Strategy) -> None:
@@ -136,14 +151,14 @@ def _hook_optimizers(run: Run, engine: Engine, strategy: Strategy) -> None:
     run.optimizers[0].register_step_post_hook(lambda *_: run._stepped())
 
 
-def _share(run: Run, loader: Any) -> Any:
+def _share(run: Run, loader: Any, shares: Shares | None) -> Any:
     shared: CountingLoader | ShardedLoader | LocalLoader
     if can_share(loader):
         seed = run.seed if loader.generator is None else loader.generator.initial_seed()
         seed = int(gather_texts(run.control, str(seed))[0])
         if isinstance(run.driver, LocalSteps):
             return LocalLoader(loader, run, run.driver, seed)
-        shared = ShardedLoader(loader, run.rank, run.size, seed, run._count)
+        shared = ShardedLoader(loader, run.rank, run.size, seed, run._count, shares)
     else:
         shared = CountingLoader(loader, run._count, lambda: run.engine.announce(Turn.LOADER_ENDED))
     if run.pulls.ahead:

@@ -15,6 +15,7 @@ from omnizen import spans
 from omnizen._version import __version__
 from omnizen.comm.meter import Metered, MeterReading
 from omnizen.events import (
+    BalanceEvent,
     EndEvent,
     Event,
     EventWriter,
@@ -171,6 +172,10 @@ class StepRecord:
     def plan(self, step: int, path: str) -> None:
         """Note that a plan is in force."""
         self._write(PlanEvent(step=step, path=path))
+
+    def balance(self, step: int, sizes: tuple[int, ...], own_s: tuple[float, ...]) -> None:
+        """Note new batch sizes, and each rank's own seconds of a step that led to them."""
+        self._write(BalanceEvent(step=step, sizes=list(sizes), own_s=list(own_s)))
 
     def note(self, step: int, text: str) -> None:
         """Write a sentence."""

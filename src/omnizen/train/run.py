@@ -16,11 +16,14 @@ from omnizen.errors import UserError
 from omnizen.protocols import Comm
 from omnizen.strategies.strategy import Strategy
 from omnizen.train.auto import Watch
+from omnizen.train.balance import Balance
+from omnizen.train.balance_wish import Balancing
 from omnizen.train.checks import loss_number, not_negative
 from omnizen.train.clip import clip_grad_norm_
 from omnizen.train.control import Turn
 from omnizen.train.detached import Detached
 from omnizen.train.driver import Driver, EveryStep
+from omnizen.train.loader import ShardedLoader
 from omnizen.train.prepare import Wishes, check_first, prepare, strategy_and_plan
 from omnizen.train.pulls import Pulls, Reads
 from omnizen.train.record import StepRecord
@@ -77,6 +80,7 @@ class Run:
         self.driver: Driver = EveryStep()
         """What the strategy does around optimizer steps."""
         self.pulls: Pulls
+        self.balance: Balance | None = None
 
     @property
     def engine(self) -> Engine:
@@ -116,6 +120,7 @@ class Run:
         dense_below: int = DENSE_BELOW,
         scaler: torch.amp.GradScaler | None = None,
         reads: Reads | None = None,
+        balance: Balancing = None,
     ) -> tuple[nn.Module, Optimizers, Any]:
         """Make a model train on all ranks as one process would on all their batches together.
 
@@ -141,6 +146,9 @@ class Run:
                 ``lambda batch: {"table.weight": batch[0]}``. With it "auto" may choose, and "lazy"
                 is faster at, sending a rank only rows that its next batch reads; call ``run.flush()`` on all ranks
                 before you read others.
+            balance: "auto" gives each rank batches in proportion to what it gets done, and follows its speed;
+                shares that sum to 1 stay as they are; a ``BatchLaw`` is "auto" with settings of your own. Global
+                batches and their gradients stay those of even shares. See ``batch_sizes``.
 
         Raises:
             Disagreement: the ranks' models or plans differ; on all ranks, naming the first difference.
@@ -159,9 +167,19 @@ class Run:
             dense_below=dense_below,
             scaler=scaler,
             reads=reads,
+            balance=balance,
         )
         loader = prepare(self, model, optimizer, loader, wishes)
         return model, optimizer, loader
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Each rank's samples in the global batches that are read next."""
+        if self.balance is not None:
+            return self.balance.sizes
+        if not isinstance(self.loader, ShardedLoader):
+            raise UserError("batch sizes are known of a DataLoader that run.prepare() deals out, or with balance=")
+        return self.loader.shares.latest
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Let the gradients of the backward passes inside pile up on this rank, for gradient accumulation."""
@@ -312,6 +330,8 @@ class Run:
     def _count(self, samples: int) -> None:
         self._samples += samples
         self._read = True
+        if self.balance is not None:
+            self.balance.count(samples)
         if self._record is not None:
             self._record.samples(samples)
 
@@ -326,8 +346,14 @@ class Run:
                     "deals the samples out and counts them (or call run.set_batch_weight())"
                 )
             weight = float(self._batch_samples or 0)
+        elif weight is None and self.balance is not None:
+            weight = float(self.batch_sizes[self.rank])
         self._samples, self._read, self._weight_given = 0, False, None
         return 1.0 if weight is None else weight
+
+    def _adjusted(self, sizes: tuple[int, ...], seconds: tuple[float, ...]) -> None:
+        if self._record is not None:
+            self._record.balance(self.engine.step, sizes, seconds)
 
     def _stepped(self) -> None:
         number = self.engine.step

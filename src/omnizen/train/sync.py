@@ -105,6 +105,10 @@ class Engine:
         """The ranks' mean weight in the last round."""
         self._rests: deque[Callable[[], None]] = deque()
         self.observers: list[Callable[[Round], None]] = []
+        self.tell: Callable[[], tuple[float, ...]] = tuple
+        """Asked at the start of each round for numbers that all ranks hear with its agreement."""
+        self.waited_s = 0.0
+        """How long the user's thread has waited outside of backward."""
         self.probe: Callable[[Unit], None] | None = None
         self.loss_scale: Callable[[], float] = lambda: 1.0
         self._take_weight, self._model = take_weight, model
@@ -174,7 +178,11 @@ class Engine:
 
     def call(self, work: Callable[[], Any]) -> Any:
         """Run something that communicates in its turn, and return its result."""
-        return self.wire.submit(work).wait()
+        began_s = time.monotonic()
+        try:
+            return self.wire.submit(work).wait()
+        finally:
+            self.waited_s += time.monotonic() - began_s
 
     def call_for_step(self, work: Callable[[], None]) -> None:
         """Run something that communicates and that only ranks do that take another step.
@@ -183,7 +191,7 @@ class Engine:
             UnevenInputs: another rank has no more steps.
         """
         said = Later(partial(self._agree, Word(Turn.STEP, self.step)))
-        self.wire.submit(partial(self._or_hear, said, work)).wait()
+        self.call(partial(self._or_hear, said, work))
 
     def close(self) -> None:
         """Take the hooks off and end the thread."""
@@ -223,7 +231,7 @@ class Engine:
                     f"{param.dtype} {list(param.shape)} on {param.device}; convert or move the model before "
                     "run.prepare()"
                 )
-        word = Word(Turn.STEP, self.step, self._take_weight(), self.buffers.changed())
+        word = Word(Turn.STEP, self.step, self._take_weight(), self.buffers.changed(), self.tell())
         waiting = [] if self.alone else [len(unit.params) for unit in self.units]
         self._round = Round(
             torch._C._current_graph_task_id(), waiting, word, self.usual_weight, loss_scale=self.loss_scale()

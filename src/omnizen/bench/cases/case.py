@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import ClassVar, Literal
@@ -59,6 +59,19 @@ class Case(ABC):
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean loss of a batch, a scalar."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that ``take`` knows.
+
+        Raises:
+            UserError: the case makes batches by step and rank only.
+        """
+        raise UserError(f"the case {self.name!r} cannot be dealt out sample by sample; take 'cnn' or 'lm'")
+
+    def take(self, samples: Sequence[int]) -> Batch:
+        """Return a batch of the samples with these numbers, each below ``num_samples``."""
+        raise UserError(f"the case {self.name!r} has no sample {samples[0]}: it cannot be dealt out")
 
     def reads(self, batch: Batch) -> dict[str, Tensor]:
         """Return the rows that the loss of a batch looks up, by name of the table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -61,6 +62,16 @@ class CnnCase(Case):
         """Return pictures ``[batch, 1, 28, 28]`` float32 in 0..1 and classes ``[batch]`` int64."""
         total = len(self.data.train_labels)
         chosen = shuffled(step, rank=rank, size=size, batch=batch, seed=seed, total=total).numpy()
+        return _tensors(self.data.train_images[chosen], self.data.train_labels[chosen])
+
+    @property
+    def num_samples(self) -> int:
+        """Pictures to train on."""
+        return len(self.data.train_labels)
+
+    def take(self, samples: Sequence[int]) -> Batch:
+        """Return pictures and classes by number."""
+        chosen = list(samples)
         return _tensors(self.data.train_images[chosen], self.data.train_labels[chosen])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -5,12 +5,14 @@ Most of its weights are the table (50,000 x 200 = 10 M of 10.3 M), and a step to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -119,9 +121,21 @@ class LmCase(Case):
                 f"need {size * batch * (self.length + 1)}: take fewer workers, a smaller batch or a longer text"
             )
         starts = rank * part + np.arange(batch) * row + (step % pieces) * self.length
-        window = torch.from_numpy(ids[starts[:, None] + np.arange(self.length + 1)].astype(np.int64))
-        negatives = self.sampler.draw(np.random.default_rng([seed, step, rank]))
+        return self._at(starts, [seed, step, rank])
+
+    def _at(self, starts: NDArray[np.int64], seeds: list[int]) -> Batch:
+        window = torch.from_numpy(self.corpus.ids[starts[:, None] + np.arange(self.length + 1)].astype(np.int64))
+        negatives = self.sampler.draw(np.random.default_rng(seeds))
         return window[:, :-1].contiguous(), window[:, 1:].contiguous(), negatives
+
+    @property
+    def num_samples(self) -> int:
+        """Sequences of ``length`` words, one behind the other."""
+        return (len(self.corpus.ids) - 1) // self.length
+
+    def take(self, samples: Sequence[int]) -> Batch:
+        """Return sequences by number, with negatives that follow from the first of them."""
+        return self._at(np.asarray(samples, dtype=np.int64) * self.length, [samples[0]])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean sampled-softmax loss of a word, in nats."""

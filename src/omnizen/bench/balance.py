@@ -1,0 +1,167 @@
+"""Unequal workers: how near balanced batches come to the sum of what the workers get done by themselves.
+
+Reference: Tyagi and Sharma, "OmniLearn", IEEE TPDS 2025 (arXiv:2503.17469); the bound is the sum of the rates.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
+
+from omnizen.bench.balance_worker import METHODS, PLANS, BalanceAnswer, BalanceJob, Trained
+from omnizen.bench.launch import InLab, Launch, python
+from omnizen.bench.rows import Row, failed, measured
+from omnizen.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from omnizen.bench.tables import Kind
+
+BATCHES = {"cnn": 256, "lm": 128}
+"""Enough that computing takes most of a step."""
+SETTLED_AFTER = 4
+"""Steps after the last change that do not count: other sizes begin some steps after they were agreed on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to run.
+
+    Args:
+        cpu: each host's relative speed, 1 for the fastest.
+        rate: of each link, before dilation ("1gbit").
+        dilation: factor that slows links and processors, or ``auto``.
+        batch: samples of a worker where batches are even.
+        steps: of a method; ``even`` takes a third.
+        alone_s: seconds for which each worker is measured by itself.
+    """
+
+    case: str = "cnn"
+    hosts: int = 4
+    cpu: tuple[float, ...] = ()
+    rate: str = "1gbit"
+    dilation: float | Literal["auto"] = "auto"
+    batch: int | None = None
+    methods: tuple[str, ...] = ("even", "balanced-from-even", "balanced")
+    steps: int = 30
+    settle_steps: int = 2
+    alone_s: float = 5.0
+    limit_s: float = 600.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.case not in PLANS:
+            raise UserError(f"case: {nearest(self.case, PLANS)}")
+        for name in self.methods:
+            if name not in METHODS:
+                raise UserError(f"unknown method: {nearest(name, METHODS)}")
+        if self.hosts < 2 or (self.cpu and len(self.cpu) != self.hosts):
+            raise UserError(f"at least 2 hosts, and a speed for each: got {self.hosts} and {len(self.cpu)} speeds")
+        if self.steps <= self.settle_steps + SETTLED_AFTER:
+            raise UserError(f"more than {self.settle_steps + SETTLED_AFTER} steps, got {self.steps}")
+        if self.batch is not None and self.batch < 1:
+            raise UserError(f"batch must be at least 1, got {self.batch}")
+
+
+def run_balance(
+    settings: Settings, *, launch: Launch | None = None, on_line: Callable[[str], None] = lambda _: None
+) -> list[Row]:
+    """Run all methods in one lab and return their rows; a failed run gives one ``failed`` row."""
+    from omnizen.lab import parse_rate
+
+    start: Launch = launch or InLab(settings.hosts, settings.rate, settings.dilation, settings.cpu)
+    batch = settings.batch or BATCHES[settings.case]
+    shared: dict[str, Any] = {
+        "bench": "balance", "case": settings.case, "hosts": settings.hosts,
+        "rate_mbit": parse_rate(settings.rate) / 1e6,
+    }  # fmt: skip
+    params = {
+        "batch": batch, "cpu": list(settings.cpu), "dilation": settings.dilation, "plan": PLANS[settings.case],
+        "seed": settings.seed,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="omnizen-balance-") as folder:
+        out = Path(folder)
+        job = BalanceJob(
+            case=settings.case, batch=batch, methods=settings.methods, alone_s=settings.alone_s,
+            steps=settings.steps, settle_steps=settings.settle_steps, limit_s=settings.limit_s, seed=settings.seed,
+            out=out,
+        )  # fmt: skip
+        path = out / "job.json"
+        path.write_text(job.model_dump_json(), encoding="utf-8")
+        last: dict[int, str] = {}
+
+        def line(rank: int, text: str) -> None:
+            last[rank] = text
+            if rank == 0:
+                on_line(text)
+
+        codes = start(python("omnizen.bench.balance_worker", str(path)), line, settings.limit_s + 60)
+        found = [
+            BalanceAnswer.model_validate_json(p.read_text(encoding="utf-8")) for p in sorted(out.glob("rank*.json"))
+        ]
+    reason = next((f"rank {a.rank}: {a.failed}" for a in found if a.failed), "")
+    if not reason and len(found) < settings.hosts:
+        absent = min(set(range(settings.hosts)) - {a.rank for a in found})
+        reason = f"rank {absent} ended with status {codes[absent]} and no answer: {last.get(absent, 'no output')}"
+    if reason:
+        return [failed(reason, method="balanced", params=params, **shared)]
+    return rows_of(settings, batch, sorted(found, key=lambda a: a.rank), params, shared)
+
+
+def rows_of(
+    settings: Settings, batch: int, found: Sequence[BalanceAnswer], params: dict[str, Any], shared: dict[str, Any]
+) -> list[Row]:
+    """Turn answers into rows."""
+    rates = [batch / median(a.alone_s) for a in found]
+    rows = [
+        measured(
+            [sum(rates)], method="alone", metric="samples_per_s", unit="samples/s",
+            params={**params, "by_rank": [round(rate, 2) for rate in rates]}, **shared,
+        )
+    ]  # fmt: skip
+    for name in settings.methods:
+        first = found[0].trained[name]
+        counted = settled(first, settings.settle_steps)
+        seconds = [max(a.trained[name].step_s[step] for a in found) for step in counted]
+        fractions = [first.samples[step] / s / sum(rates) for step, s in zip(counted, seconds, strict=True)]
+        about = {
+            **params, "sizes": list(first.sizes), "first_sizes": list(first.first_sizes),
+            "adjusted": first.adjusted, "steps": len(first.step_s),
+        }  # fmt: skip
+        named: dict[str, Any] = {"method": name, "params": about, **shared}
+        rows.append(measured(fractions, metric="fraction_of_sum_rate", unit="", **named))
+        rows.append(measured(seconds, metric="step_s", unit="s", **named))
+        rows.append(measured([len(first.adjusted)], metric="adjustments", unit="", **named))
+    return rows
+
+
+def settled(trained: Trained, settle_steps: int) -> list[int]:
+    """Return the steps that count: those after the last change of the first half, and what came later."""
+    steps = len(trained.step_s)
+    early = [step for step in trained.adjusted if step < 2 * steps // 3]
+    return list(range(max([settle_steps, *(step + SETTLED_AFTER for step in early)]), steps))
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Lay the methods side by side."""
+    from omnizen.bench.tables import table as lay
+
+    found = {(r.method, r.metric): r for r in rows}
+    lines = []
+    for method in dict.fromkeys(r.method for r in rows):
+        fraction, step = found.get((method, "fraction_of_sum_rate")), found.get((method, "step_s"))
+        if fraction is None or step is None:
+            continue
+        sizes = ", ".join(map(str, fraction.params["sizes"]))
+        count = found[method, "adjustments"]
+        lines.append((method, f"{fraction.value:.3f}", f"{step.value:.3f}", f"{count.value:g}", sizes))
+    title = f"{rows[0].case}, {rows[0].hosts} workers, {rows[0].rate_mbit:g} Mbit/s links"
+    failures = "\n".join(f"failed: {r.params['reason']}" for r in rows if r.metric == "failed")
+    columns: dict[str, Kind] = {"batches": "name"}
+    columns |= dict.fromkeys(("of the sum\nof rates", "s/step", "adjustments"), "number")
+    return lay(title, {**columns, "sizes": "text"}, lines, failures)

@@ -1,0 +1,38 @@
+"""Options that hold several values in one word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+from omnizen.errors import UserError
+
+N = TypeVar("N")
+
+
+def words(text: str) -> list[str]:
+    """Part a text at its commas.
+
+    Example:
+        >>> words("lm, cnn,")
+        ['lm', 'cnn']
+    """
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:
+    """Part a text at its commas and read numbers; raises ``UserError`` that names the option."""
+    try:
+        return [kind(word) for word in words(text)]
+    except ValueError:
+        raise UserError(f"{option} needs comma-separated numbers, got {text!r}") from None
+
+
+def dilation_factor(text: str) -> float | Literal["auto"]:
+    """Read what ``--dilation`` was given."""
+    if text == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"--dilation is 'auto' or a number from 1, got {text!r}") from None
