@@ -99,6 +99,7 @@ def test_schemes_far_from_the_best_are_not_repeated_on_any_rank():
         slower_here = [0.01, 0.018, 0.03] if comm.rank else [0.01, 0.01, 0.01]
         timings = [Timing(point=0, scheme=str(i), seconds=[s]) for i, s in enumerate(slower_here)]
         near, best_s = near_the_best(timings, comm, 2.0)
-        return [t.scheme for t in near], best_s
+        with_pick, _ = near_the_best(timings, comm, 1.5, "2")
+        return [t.scheme for t in near], [t.scheme for t in with_pick], best_s
 
-    assert run_ranks(2, body) == [(["0", "1"], 0.01)] * 2
+    assert run_ranks(2, body) == [(["0", "1"], ["0", "2"], 0.01)] * 2

@@ -135,7 +135,7 @@ def work(job: SyncJob, answer: SyncAnswer) -> None:
     for number, point in enumerate(job.points):
         names = [s for s in job.schemes if point.kind in catalog.REDUCERS[s].kinds]
         timings = {name: t for t in answer.timings if t.point == number for name in (t.scheme,)}
-        time_point(job, point, [timings[n] for n in names], comm, answer.network.shaped, warm)
+        time_point(job, point, [timings[n] for n in names], answer.picks[number], comm, answer.network.shaped, warm)
         if comm.rank == 0:
             print(f'@point {{"number": {number}}}', flush=True)
     comm.barrier()
@@ -189,9 +189,15 @@ def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
 
 
 def time_point(
-    job: SyncJob, point: Point, timings: list[Timing], comm: Metered, shaped: bool, warm: set[tuple[str, str]]
+    job: SyncJob,
+    point: Point,
+    timings: list[Timing],
+    pick: str,
+    comm: Metered,
+    shaped: bool,
+    warm: set[tuple[str, str]],
 ) -> None:
-    """Reduce one gradient by each scheme in turn, those that turn out near the best more often.
+    """Reduce one gradient by each scheme in turn, the pick and those that turn out near the best more often.
 
     Args:
         warm: schemes and kinds of gradient that this process has reduced before.
@@ -229,9 +235,9 @@ def time_point(
     take_turns(timings, 1)
     first = max(1, min(FIRST, round(FIRST_S / near_the_best(timings, comm, FAR)[1])))
     take_turns(timings, first - 1)
-    near, _ = near_the_best(timings, comm, FAR)
+    near, _ = near_the_best(timings, comm, FAR, pick)
     take_turns(near, job.repeats - first)
-    nearest, best_s = near_the_best(near, comm, CLEAR)
+    nearest, best_s = near_the_best(near, comm, CLEAR, pick)
     take_turns(nearest, enough(job.repeats, best_s) - max(first, job.repeats))
 
 
@@ -240,12 +246,13 @@ def enough(repeats: int, best_s: float) -> int:
     return max(repeats, min(MORE * repeats, round(ENOUGH_S / best_s)))
 
 
-def near_the_best(timings: list[Timing], comm: Metered, times: float) -> tuple[list[Timing], float]:
-    """Return the schemes within so many times the best median, the same on all ranks, and the best median."""
+def near_the_best(timings: list[Timing], comm: Metered, times: float, pick: str = "") -> tuple[list[Timing], float]:
+    """Return the schemes within so many times the best median and the pick, on all ranks alike; and that median."""
     medians = torch.tensor([median(t.seconds) for t in timings], dtype=torch.float64)
     slowest = torch.stack([parts[0] for parts in comm.all_gather([medians]).wait()]).amax(0)
     best_s = float(slowest.min())
-    return [t for t, s in zip(timings, slowest.tolist(), strict=True) if s <= times * best_s], max(best_s, 1e-3)
+    near = [t for t, s in zip(timings, slowest.tolist(), strict=True) if s <= times * best_s or t.scheme == pick]
+    return near, max(best_s, 1e-3)
 
 
 def received(comm: Metered) -> float:
