@@ -45,7 +45,9 @@ def e2e(
         str, typer.Option(help="Comma-separated; all unless given (ddp-sparse, omnizen with --verify).")
     ] = "",
     repeats: Annotated[int, typer.Option(help="Runs of each method, in turn with the others.")] = 3,
-    steps: Annotated[int, typer.Option(help="Timed steps of a run, at most.")] = 30,
+    steps: Annotated[
+        int | None, typer.Option(help="Timed steps of a run, at most: 30; with --verify all steps: 100.")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Timed steps of a run end about here.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Of the model and the batches.")] = 0,
     text: Annotated[
@@ -74,7 +76,7 @@ def e2e(
         case=case, hosts=(4 if quick else 8) if hosts is None else hosts, rate=rate,
         dilation=dilation_factor(dilation), batch=batch,
         methods=tuple(words(methods)) if methods else (bench.QUICK if verify else bench.METHODS),
-        repeats=repeats, steps=steps, budget_s=seconds, seed=seed, keep_runs=keep_runs,
+        repeats=repeats, steps=30 if steps is None else steps, budget_s=seconds, seed=seed, keep_runs=keep_runs,
         case_options={} if text is None else {"text": str(text)},
     )  # fmt: skip
     if quick:
@@ -84,7 +86,9 @@ def e2e(
     console = Console()
     with Progress(console, total=settings.repeats * len(settings.methods)) as progress:
         if verify:
-            rows = bench.verify(settings, follow=progress.follow, on_trial=progress.ended)
+            rows = bench.verify(
+                settings, steps=100 if steps is None else steps, follow=progress.follow, on_trial=progress.ended
+            )
         else:
             rows = bench.run_e2e(settings, follow=progress.follow, on_trial=progress.ended)
     if json is not None:
