@@ -28,11 +28,11 @@ from omnizen.errors import OmnizenError
 if TYPE_CHECKING:
     from omnizen.comm.meter import Metered
 
-ENOUGH_S = 2.0
+ENOUGH_S = 4.0
 """A scheme is repeated for about so long: short reductions vary more, and only many of them tell schemes apart."""
-MORE = 60
+MORE = 400
 """The most that repeats are multiplied by for that."""
-FIRST, FAR, CLEAR = 9, 2.0, 1.25
+FIRST, FAR, CLEAR = 25, 2.0, 1.25
 """Schemes that took more than ``FAR`` times as long as the best in their first repeat (short ones: in up to
 ``FIRST``), or more than ``CLEAR`` times in the median after that, need no telling apart and are not repeated."""
 FIRST_S = 0.3

@@ -26,8 +26,9 @@ LOST, BEHIND = 1.5, 1.25
 LONG_S, MORE = 0.1, 8
 CLEARLY = 0.98
 """Of two schemes one is faster when it takes at most this share of the other's time; smaller gains may be noise."""
-CHEAP_S = 2.0
-"""Short rounds are repeated up to ``rounds`` times within about this time, long ones at least ``LEAST`` times."""
+CHEAP_S = 4.0
+"""Short rounds are repeated up to ``rounds`` times within about this time, or the tensor's share of the budget, and
+long ones at least ``LEAST`` times. Milliseconds vary by half: only hundreds of rounds tell some percent apart."""
 LEAST = 3
 
 
@@ -36,7 +37,7 @@ def refine(
     comm: Comm,
     samples: Mapping[str, Contribution],
     *,
-    rounds: int = 75,
+    rounds: int = 400,
     budget_s: float = 30.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
@@ -55,13 +56,15 @@ def refine(
         clock: seconds now, on the clock that the comm's transfers take time on.
     """
     tensors, left_s = [], budget_s
+    of_tensor = {t.name: _candidates(t) if t.name in samples and comm.size > 1 else [] for t in plan.tensors}
+    share_s = min(CHEAP_S, budget_s / max(1, sum(len(names) > 1 for names in of_tensor.values())))
     for tensor in plan.tensors:
-        names = _candidates(tensor) if tensor.name in samples and comm.size > 1 else []
+        names = of_tensor[tensor.name]
         if tensor.predicted_s:  # rather few schemes told apart than many not
             names = names[: max(2, int(left_s / ((LEAST + 1) * tensor.predicted_s)))]
         possible = int(left_s / (max(len(names), 1) * tensor.predicted_s)) - 1 if tensor.predicted_s else rounds
         if len(names) > 1 and possible >= 1:
-            cheap = max(LEAST, int(CHEAP_S / (len(names) * tensor.predicted_s)))
+            cheap = max(LEAST, int(share_s / (len(names) * tensor.predicted_s)))
             turns = min(rounds, possible, cheap)
             seconds = _take_turns(tensor.name, names, comm, samples[tensor.name], turns, clock)
             left_s -= sum(map(sum, seconds.values()))
