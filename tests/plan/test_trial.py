@@ -164,7 +164,15 @@ def test_short_rounds_vary_and_are_dropped_later(monkeypatch):
     seconds = {"zen-coo": [[0.009, 0.03, *[0.01] * 40]] * 2, "agsparse": [[0.02]] * 2}
     refined, tried = try_with(plan_of({"zen-coo": 0.01, "agsparse": 0.011}), seconds, monkeypatch, rounds=30)
     assert refined.tensors[0].scheme == "zen-coo"
-    assert tried == {"zen-coo": 2 * 31, "agsparse": 2 * 9}
+    assert tried == {"zen-coo": 2 * 9, "agsparse": 2 * 9}
+
+
+def test_what_is_left_after_others_were_dropped_is_tried_more_often(monkeypatch):
+    took = {"zen-coo": 0.2, "agsparse": 0.204, "sparcml": 0.38, "dense": 0.38}
+    plan = plan_of(dict.fromkeys(took, 0.2))
+    _, tried = try_with(plan, {s: [[t]] * 2 for s, t in took.items()}, monkeypatch, rounds=400)
+    assert tried["sparcml"] == tried["dense"] == 2 * 2
+    assert tried["zen-coo"] == tried["agsparse"] == 2 * 6, "until four seconds are over"
 
 
 def test_the_budget_limits_rounds_and_then_tensors(monkeypatch):

@@ -26,9 +26,9 @@ LOST, BEHIND = 1.5, 1.25
 LONG_S, MORE = 0.1, 8
 CLEARLY = 0.98
 """Of two schemes one is faster when it takes at most this share of the other's time; smaller gains may be noise."""
-CHEAP_S = 4.0
-"""Short rounds are repeated up to ``rounds`` times within about this time, or the tensor's share of the budget, and
-long ones at least ``LEAST`` times. Milliseconds vary by half: only hundreds of rounds tell some percent apart."""
+ENOUGH_S = 4.0
+"""Rounds are repeated within about this time, or the tensor's share of the budget, but at least ``LEAST`` times.
+Milliseconds vary by half: only hundreds of rounds tell some percent apart."""
 LEAST = 3
 
 
@@ -57,16 +57,15 @@ def refine(
     """
     tensors, left_s = [], budget_s
     of_tensor = {t.name: _candidates(t) if t.name in samples and comm.size > 1 else [] for t in plan.tensors}
-    share_s = min(CHEAP_S, budget_s / max(1, sum(len(names) > 1 for names in of_tensor.values())))
+    share_s = min(ENOUGH_S, budget_s / max(1, sum(len(names) > 1 for names in of_tensor.values())))
     for tensor in plan.tensors:
         names = of_tensor[tensor.name]
         if tensor.predicted_s:  # rather few schemes told apart than many not
             names = names[: max(2, int(left_s / ((LEAST + 1) * tensor.predicted_s)))]
         possible = int(left_s / (max(len(names), 1) * tensor.predicted_s)) - 1 if tensor.predicted_s else rounds
         if len(names) > 1 and possible >= 1:
-            cheap = max(LEAST, int(share_s / (len(names) * tensor.predicted_s)))
-            turns = min(rounds, possible, cheap)
-            seconds = _take_turns(tensor.name, names, comm, samples[tensor.name], turns, clock)
+            turns = min(rounds, possible)
+            seconds = _take_turns(tensor.name, names, comm, samples[tensor.name], turns, share_s, clock)
             left_s -= sum(map(sum, seconds.values()))
             tensor = _settle(tensor, {name: median(times[1:]) for name, times in seconds.items()})
         tensors.append(tensor)
@@ -103,20 +102,35 @@ def _if_wrong_by(scheme: TensorPlan | Rejected, wire: float, rest: float) -> flo
 
 
 def _take_turns(
-    tensor: str, names: Sequence[str], comm: Comm, sample: Contribution, rounds: int, clock: Callable[[], float]
+    tensor: str,
+    names: Sequence[str],
+    comm: Comm,
+    sample: Contribution,
+    rounds: int,
+    enough_s: float,
+    clock: Callable[[], float],
 ) -> dict[str, list[float]]:
-    """Return the seconds of each scheme's rounds; the first pays for connections, buffers and compilation."""
+    """Return the seconds of each scheme's rounds; the first pays for connections, buffers and compilation.
+
+    Args:
+        rounds: the most after the first.
+        enough_s: after ``LEAST`` rounds none is begun that would end later than this.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    left = list(names)
-    for turn in range(rounds + 1):
+    left, spent_s, turn = list(names), 0.0, 0
+    while turn <= rounds:
         for name in left if turn % 2 else reversed(left):  # nobody always follows the same other
             seconds[name].append(_one_round(name, comm, sample, Step(turn, name=tensor), clock))
+            spent_s += seconds[name][-1]
         medians = {name: median(seconds[name][1:] or seconds[name]) for name in left}
         best_s = min(medians.values())
         some = 1 if best_s >= LONG_S else MORE
         if turn in (some, LEAST * some):
             limit_s = (LOST if turn == some else BEHIND) * best_s
             left = [name for name in left if medians[name] <= limit_s]
+        if turn >= LEAST and (len(left) == 1 or spent_s + sum(medians[name] for name in left) > enough_s):
+            break
+        turn += 1
     return seconds
 
 
