@@ -41,6 +41,12 @@ class Strategy:
     """Local steps of the fastest rank where ``every`` is "speed"."""
     accumulate: int = 1
     """Batches of one local step."""
+    weights: tuple[float, ...] = ()
+    """What each rank's gradient counts for beside its samples; empty means alike."""
+    until_norm: float = 0.0
+    """Norm of the average at which all ranks count alike from then on; 0 for never."""
+    until_step: int = 0
+    """Step from which all ranks count alike; 0 for never."""
     delay: int = 0
     """Steps between the start of an exchange and the use of its result."""
     members: Literal["everyone"] = "everyone"
@@ -64,6 +70,7 @@ class Strategy:
                     f"{name}={value!r} (see strategies.sync and strategies.local_sgd)"
                 )
         self._check_local()
+        self._check_weights()
         self._check_reducer()
 
     def _check_local(self) -> None:
@@ -82,12 +89,24 @@ class Strategy:
         for name in ("most", "accumulate"):
             if not _whole(getattr(self, name)):
                 raise UserError(f"{name}: a whole number of 1 or more, got {getattr(self, name)!r}")
-        number = isinstance(self.pool, int | float) and not isinstance(self.pool, bool)
-        if not number or not 1.0 <= self.pool < math.inf:
+        if not _number(self.pool) or not 1.0 <= self.pool < math.inf:
             raise UserError(
                 f"pool: a number of 1 or more (1 draws without regard to losses, 4 picks the quarter of highest "
                 f"loss), got {self.pool!r}"
             )
+
+    def _check_weights(self) -> None:
+        for weight in self.weights:
+            if not _number(weight) or not 0 < weight < math.inf:
+                raise UserError(f"weights (or smoothness): numbers above 0, one for each rank, got {weight!r}")
+        if not self.weights and (self.until_norm or self.until_step):
+            raise UserError("until_norm and until_step end unequal weights, and no weights are given")
+        if self.weights and self.share != "grad":
+            raise UserError("weights of gradients go with share='grad'; local steps take mean='steps' or 'samples'")
+        if not _number(self.until_norm) or not 0 <= self.until_norm < math.inf:
+            raise UserError(f"until_norm: a number of 0 or more, got {self.until_norm!r}")
+        if self.until_step != 0 and not _whole(self.until_step):
+            raise UserError(f"until_step: a whole number of 0 or more, got {self.until_step!r}")
 
     def _check_reducer(self) -> None:
         if self.reducer == "auto":
@@ -105,6 +124,10 @@ class Strategy:
             raise UserError(
                 f"reducer: {nearest(self.reducer, ['auto', *catalog.REDUCERS], listed_by=LISTS_METHODS)}"
             )
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _whole(number: object) -> bool:

@@ -71,7 +71,9 @@ class EveryStep:
 def driver_of(strategy: Strategy, run: Run) -> Driver:
     """Return what drives a strategy; called by all ranks when the run's engine is there."""
     if strategy.share == "grad":
-        return EveryStep()
+        from omnizen.train.weighted import WeightedGradients
+
+        return WeightedGradients(strategy, run) if strategy.weights else EveryStep()
     from omnizen.train.local import LocalSteps
 
     return LocalSteps(strategy, run)

@@ -44,6 +44,7 @@ from omnizen.train.router import Routing, build, make_reducer
 from omnizen.train.shares import Shares
 from omnizen.train.start import equalise
 from omnizen.train.sync import Engine, Reduction
+from omnizen.train.weighted import check_weighted
 
 if TYPE_CHECKING:
     from omnizen.plan.plan import Plan
@@ -116,6 +117,8 @@ def _agree(
         check_model(model, run.size)
         if wishes.strategy.share != "grad":
             check_local(wishes.strategy, run.size, loader, wishes.reduction, wishes.reads, wishes.values)
+        if wishes.strategy.weights:
+            check_weighted(wishes.strategy, run.size, wishes.reduction)
         run.optimizers = check_optimizers(optimizer, model)
         said, routing, run.plan = choose_routing(model, wishes.plan, run.size, wishes.values, wishes.dense_below)
         check_lazy(model, routing.schemes, run.optimizers, wishes.scaler)

@@ -75,6 +75,8 @@ class Run:
         self._watch: Watch | None = None
         self._values = "float32"
         self._weight_given: float | None = None
+        self.weight_factor = 1.0
+        """What this rank's gradients count for beside their samples."""
         self._on_close, self._closed = on_close, False
         self._detached: Detached | None = None
         self.driver: Driver = EveryStep()
@@ -349,7 +351,7 @@ class Run:
         elif weight is None and self.balance is not None:
             weight = float(self.batch_sizes[self.rank])
         self._samples, self._read, self._weight_given = 0, False, None
-        return 1.0 if weight is None else weight
+        return self.weight_factor * (1.0 if weight is None else weight)
 
     def _adjusted(self, sizes: tuple[int, ...], seconds: tuple[float, ...]) -> None:
         if self._record is not None:
