@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from omnizen.cli.lists import numbers, words
+
 
 def register(bench: typer.Typer) -> None:
     """Add the command to those of ``bench``."""
@@ -41,17 +43,14 @@ def local(
     from omnizen.bench.tables import show
     from omnizen.errors import UserError
 
-    try:
-        speeds = [float(word) for word in cpu.split(",") if word.strip()] or [1.0] * (hosts - 1) + [0.125]
-    except ValueError:
-        raise UserError(f"--cpu needs comma-separated numbers, got {cpu!r}") from None
+    speeds = numbers(cpu, "--cpu", float) or [1.0] * (hosts - 1) + [0.125]
     if len(speeds) != hosts:
         raise UserError(f"--cpu needs one speed for each of {hosts} hosts, got {len(speeds)}")
     if json is not None:
         append(json, [])
     console = Console()
     rows = bench.run_local(
-        case=case, cpu=speeds, rate=rate, methods=[word.strip() for word in methods.split(",") if word.strip()],
+        case=case, cpu=speeds, rate=rate, methods=words(methods),
         seeds=seeds, samples=samples, batch=batch, lr=lr, steps=steps, pool=pool, seconds=seconds, epochs=epochs,
         target=target, on_line=lambda line: console.print(line, highlight=False),
     )  # fmt: skip
