@@ -65,6 +65,10 @@ class Disagreement(UserError):
     """Ranks that must agree (model, plan, layout, shapes) do not; names the first difference."""
 
 
+class NotFinite(OmnizenError, ArithmeticError):
+    """Weights of a rank hold NaN or infinity; says whose and where."""
+
+
 class NotFiniteWarning(UserWarning):
     """A gradient that a lossy scheme was to shorten holds NaN or infinity."""
 

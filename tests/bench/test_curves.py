@@ -17,6 +17,7 @@ from omnizen.bench.curves.train import Setting, train
 from omnizen.bench.rows import append, read
 from omnizen.cli.main import app
 from omnizen.errors import UserError
+from omnizen.strategies import local_sgd
 
 
 def blobs() -> Task:
@@ -36,7 +37,7 @@ def blobs() -> Task:
 def test_every_plan_of_a_curve_can_be_made():
     for name in names([]):
         for setting in settings_of(name):
-            assert catalog.reducer(setting.plan) is not None
+            assert not isinstance(setting.plan, str) or catalog.reducer(setting.plan) is not None
             own = name in OWN_MOMENTUM or name in DETACHED
             assert (setting.momentum == 0) == own
     with pytest.raises(UserError, match="did you mean 'topk'"):
@@ -54,6 +55,14 @@ def test_a_run_is_tested_evenly_counts_bytes_and_learns():
     assert curve.rx_bytes == pytest.approx([0, 10 * a_step, 20 * a_step, 30 * a_step])
 
 
+def test_local_steps_are_tested_between_rounds_and_send_less():
+    every = {n: Setting(method="x", plan=local_sgd(n, share="delta", reducer="sbc"), lr=0.02) for n in (1, 5)}
+    one, five = (train(blobs(), setting, steps=30, tests=4, seed=1) for setting in every.values())
+    assert one.steps == five.steps == [0, 10, 20, 30]
+    assert five.rx_bytes[-1] < one.rx_bytes[-1] / 4
+    assert five.losses[-1] < five.losses[0]
+
+
 def test_bytes_of_tests_are_not_counted():
     plans = ["def-random-block(detached=0)", "def-random-block(detached=0.5)"]
     few, many = (
@@ -63,8 +72,9 @@ def test_bytes_of_tests_are_not_counted():
     assert few.rx_bytes == many.rx_bytes
 
 
-def test_a_run_that_diverges_ends():
-    curve = train(blobs(), Setting(method="dense", plan="dense", lr=1e6), steps=30, tests=4, seed=0)
+@pytest.mark.parametrize("plan", ["dense", local_sgd(3, share="delta", reducer="sbc")], ids=["dense", "local"])
+def test_a_run_that_diverges_ends(plan):
+    curve = train(blobs(), Setting(method="x", plan=plan, lr=1e6), steps=30, tests=4, seed=0)
     assert curve.diverged
     assert curve.losses[-1] == 1e3
     assert len(curve.steps) < 4

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from omnizen.errors import OmnizenError, UserError
+from omnizen.errors import NotFinite, UserError
 from omnizen.reducers.local_momentum import find
 from omnizen.train.control import Turn, Word, agree
 from omnizen.train.local_counts import StepCounts
@@ -219,7 +219,7 @@ class LocalSteps:
     def _refuse_odd(self, rows: list[list[float]]) -> None:
         for rank, (*_, odd) in enumerate(rows):
             if odd >= 0:
-                raise OmnizenError(
+                raise NotFinite(
                     f"{self._named[int(odd)][0]} of rank {rank} holds NaN or infinity after its local steps of "
                     f"round {self.rounds}; nothing was averaged, so the other ranks' weights are whole. Go on from "
                     "the last checkpoint with smaller steps"

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from omnizen.bench.curves.settings import DETACHED, OWN_MOMENTUM, WITH, WITHOUT
+from omnizen.bench.curves.settings import DELAYED, DETACHED, OWN_MOMENTUM, WITH, WITHOUT
 from omnizen.bench.rows import Row
 
 COLOURS = (
@@ -60,6 +60,7 @@ def _groups() -> list[tuple[str, list[str]]]:
         ("with error feedback", list(WITH)),
         ("without", list(WITHOUT)),
         ("detached error feedback", list(DETACHED)),
+        ("several local steps", list(DELAYED)),
     ]
 
 

@@ -43,7 +43,7 @@ def run_curves(
 def _row(task: Task, setting: Setting, curves: Sequence[Curve], grid: dict[str, float]) -> Row:
     longest = max(curves, key=lambda curve: len(curve.steps))
     params = {
-        "plan": setting.plan,
+        "plan": str(setting.plan),
         "lr": setting.lr,
         "momentum": setting.momentum,
         "loss_by_lr": grid,

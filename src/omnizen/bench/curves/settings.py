@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from omnizen.bench.curves.train import Setting
+from omnizen.strategies import Strategy, local_sgd
 
 STEP_SIZES = (0.003, 0.01, 0.03, 0.1)
 """Of which each method takes the best."""
@@ -56,10 +57,17 @@ DETACHED = {
 }
 """Local momentum before random blocks at 1/64: ordinary feedback, the authors' choice, and a whole step ahead."""
 
+DELAYED = {
+    f"{name} after {every} local steps": local_sgd(every, share="delta", reducer=reducer)
+    for name, reducer in (("dense", "auto"), ("sbc", "sbc"))
+    for every in (5, 15)
+}
+"""Differences of several local steps: whole, and by sparse binary compression with its delay."""
+
 
 def settings_of(name: str) -> list[Setting]:
     """Return one setting for each step size that a curve may take."""
-    plans = {"dense": "dense"} | WITH | WITHOUT | DETACHED
+    plans: dict[str, str | Strategy] = {"dense": "dense"} | WITH | WITHOUT | DETACHED | DELAYED
     own = name in OWN_MOMENTUM or name in DETACHED
     sizes = FINE_SIZES if name in DETACHED else VOTED_SIZES if name == "signsgd" else STEP_SIZES
     return [Setting(method=name, plan=plans[name], lr=lr, momentum=0.0 if own else 0.9) for lr in sizes]
@@ -69,7 +77,7 @@ def names(chosen: list[str]) -> list[str]:
     """Return the curves to draw: those chosen, or all; raises ``UserError`` for an unknown one."""
     from omnizen.errors import UserError, nearest
 
-    everything = ["dense", *WITH, *WITHOUT, *DETACHED]
+    everything = ["dense", *WITH, *WITHOUT, *DETACHED, *DELAYED]
     for name in chosen:
         if name not in everything:
             raise UserError(f"curve: {nearest(name, everything)}")

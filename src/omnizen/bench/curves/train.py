@@ -12,7 +12,9 @@ from torch.nn.functional import cross_entropy
 from omnizen.bench.curves.tasks import Task
 from omnizen.comm.meter import Metered
 from omnizen.comm.threads import run_ranks
+from omnizen.errors import NotFinite
 from omnizen.protocols import Comm
+from omnizen.strategies import Strategy
 from omnizen.train.run import Run
 
 RANKS = 4
@@ -33,7 +35,7 @@ class Setting:
     """
 
     method: str
-    plan: str
+    plan: str | Strategy
     lr: float
     momentum: float = 0.9
 
@@ -53,6 +55,13 @@ class Curve:
     losses: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
     rx_bytes: list[float] = field(default_factory=list)
+
+    def add(self, step: int, loss: float, accuracy: float, rx_bytes: float) -> None:
+        """Note a test."""
+        self.steps.append(step)
+        self.losses.append(loss)
+        self.accuracies.append(accuracy)
+        self.rx_bytes.append(rx_bytes)
 
     @property
     def diverged(self) -> bool:
@@ -85,7 +94,11 @@ def train(task: Task, setting: Setting, *, steps: int, tests: int, seed: int) ->
                 inputs, targets = task.batch_at(step, comm.rank, seed)
                 optimizer.zero_grad()
                 cross_entropy(mine(inputs), targets).backward()
-                optimizer.step()
+                try:
+                    optimizer.step()
+                except NotFinite:  # on all ranks
+                    curve.add(step, DIVERGED, 0.0, curve.rx_bytes[-1])
+                    break
         return curve
 
     return run_ranks(RANKS, body, timeout_s=TIMEOUT_S)[0]
@@ -93,11 +106,9 @@ def train(task: Task, setting: Setting, *, steps: int, tests: int, seed: int) ->
 
 def _tested(task: Task, run: Run, curve: Curve, step: int, rx_bytes: float) -> bool:
     """Test on every rank, so that all end together; returns whether to go on."""
+    run.flush()  # does nothing where a round of local steps has just ended
     with run.averaged():
         loss, accuracy = task.tested(run.model)
     fine = math.isfinite(loss) and loss < DIVERGED
-    curve.steps.append(step)
-    curve.losses.append(loss if fine else DIVERGED)
-    curve.accuracies.append(accuracy)
-    curve.rx_bytes.append(rx_bytes)
+    curve.add(step, loss if fine else DIVERGED, accuracy, rx_bytes)
     return fine
