@@ -15,7 +15,7 @@ def test_the_benchmark_reports_published_and_tuned_step_sizes() -> None:
     targets = (inputs[:, 0] > 0).long()
     shards = split(inputs, targets, 2, "norm")
     assert float(shards[0][0].norm(dim=1).max()) <= float(shards[1][0].norm(dim=1).min())
-    rows = run_shards(shards, 2, case="test", steps=10)
+    rows = run_shards(shards, 2, case="test", steps=10, factors=(0.5, 1.0))
     assert len(rows) == 8
     values = {row.method: row.value for row in rows}
     for name in ("common", "per-shard"):

@@ -15,7 +15,7 @@ SHARDS = [
     (torch.tensor([[1.0, 0.5], [0.3, -1.0]]).double(), torch.tensor([[1.0], [0.0]]).double()),
     (torch.tensor([[3.0, 1.0], [-2.0, 2.0]]).double(), torch.tensor([[0.5], [2.0]]).double()),
 ]
-L = [0.8, 5.0]
+L = [2.0, 14.0]
 
 
 def by_hand(steps: int, switch_at: int | None, eps: float = 0.0) -> tuple[torch.Tensor, int]:
@@ -52,7 +52,7 @@ def train(strategy: Strategy, steps: int, *, save_at: int | None = None, folder=
 
 
 def test_weighted_steps_equal_the_published_rule_until_and_after_the_switch() -> None:
-    for until in ({"until_step": 3}, {"until_norm": 0.4}, {}):
+    for until in ({"until_step": 3}, {"until_norm": 2.0}, {}):
         expected, switched = by_hand(8, until.get("until_step"), until.get("until_norm", 0.0))
         assert (switched < 8) == bool(until)
         for found, has in train(per_shard_steps(L, **until), 8):

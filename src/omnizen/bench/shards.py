@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -94,12 +94,13 @@ def descend(shards: Sequence[Shard], classes: int, lr: float, strategy: Strategy
 
 
 def run_shards(
-    shards: Sequence[Shard], classes: int, *, case: str, steps: int, on_row: Callable[[Row], None] = lambda _: None
+    shards: Sequence[Shard], classes: int, *, case: str, steps: int, factors: Sequence[float] = FACTORS
 ) -> list[Row]:
     """Descend by a common step size and by per-shard ones, with step sizes as published and tuned.
 
     Published: ``1/mean(L)`` for the common one, the mean of ``1/L_i`` for the others, which is never smaller.
-    Tuned: the best of ``FACTORS`` times that. Per-shard weights end after three quarters of the steps.
+    Tuned: the best of ``factors`` times that; 1 is one of them. Per-shard weights end after three
+    quarters of the steps.
 
     Returns:
         A row for each method and each way to find L.
@@ -110,7 +111,7 @@ def run_shards(
         common, unlike = 1 / fmean(found), fmean(1 / each for each in found)
         weighted = per_shard_steps(found, until_step=max(1, steps * 3 // 4))
         for name, lr, strategy in (("common", common, "dense"), ("per-shard", unlike, weighted)):
-            losses = {f: descend(shards, classes, f * lr, strategy, steps) for f in FACTORS}
+            losses = {f: descend(shards, classes, f * lr, strategy, steps) for f in factors}
             usable = {f: loss for f, loss in losses.items() if math.isfinite(loss)}
             best = min(usable, key=lambda f: usable[f]) if usable else 1.0
             for which, factor in (("as published", 1.0), ("tuned", best)):
@@ -120,7 +121,7 @@ def run_shards(
                     "lr": factor * lr,
                     "factor": factor,
                     "steps": steps,
-                    "losses_by_factor": {f"{f:g}": usable.get(f) for f in FACTORS},
+                    "losses_by_factor": {f"{f:g}": usable.get(f) for f in factors},
                 }
                 rows.append(
                     measured(
@@ -128,7 +129,6 @@ def run_shards(
                         hosts=len(shards), rate_mbit=None, metric=METRIC, unit="nats", params=params,
                     )
                 )  # fmt: skip
-                on_row(rows[-1])
     return rows
 
 

@@ -99,8 +99,8 @@ def by_draws(
             largest = max(largest, float(change / _norm(move)))
     finally:
         with torch.no_grad():
-            for p, value in zip(inputs, kept, strict=True):
-                p.copy_(value)
+            for p, old in zip(inputs, kept, strict=True):
+                p.copy_(old)
     return largest
 
 
