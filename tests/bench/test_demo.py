@@ -90,6 +90,9 @@ def test_progress_is_shown_on_a_terminal_and_in_a_log(tmp_path, terminal):
     text = io.StringIO()
     with Show(Console(file=text, width=120, force_terminal=terminal)) as show:
         follow = show.begin("ddp", tmp_path)
+        follow("doing", {"text": "measuring links"})
+        if not terminal:
+            assert text.getvalue().endswith("measuring links ...\n")
         follow("planned", {"steps": 3})
         follow("step", {"step": 0, "step_s": 5.5, "loss": 6.25})
         show.end(trial("ddp", [6.25], 5.5, 6e7))

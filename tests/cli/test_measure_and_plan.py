@@ -34,6 +34,7 @@ def test_the_options_are_frozen():
     assert {name: str(default) for name, default in options("plan").items() if name != "facts"} == {
         "--out/-o": "plan.toml",
         "--schemes": "None",
+        "--lazy": "None",
         "--explain/--no-explain": "True",
     }
 
@@ -55,6 +56,28 @@ def test_schemes_can_be_limited_and_the_explanation_left_out(tmp_path):
     assert "Measured" not in result.output
     tensor = Plan.load(tmp_path / "p.toml").tensors[0]
     assert {tensor.scheme, *(r.scheme for r in tensor.rejected)} == {"agsparse", "dense"}
+
+
+def test_tables_may_be_lazy_where_facts_or_the_user_say_so(tmp_path):
+    facts = job(8, slow=None)
+    file, out = facts.save(tmp_path / "facts.toml"), tmp_path / "p.toml"
+
+    def of_table(*more):
+        result = run("plan", file, "-o", out, "--no-explain", *more)
+        assert result.exit_code == 0, result.output
+        return next(t for t in Plan.load(out).tensors if t.name == "table.weight").scheme
+
+    assert of_table() != "lazy"
+    assert of_table("--lazy", "table.weight") == "lazy"
+    said = [g.model_copy(update={"lazy": True} if g.name == "table.weight" else {}) for g in facts.gradients]
+    facts.model_copy(update={"gradients": said}).save(file)
+    assert of_table() == "lazy"
+    assert "got 'tabel.weight'; did you mean 'table.weight'?" in str(
+        run("plan", file, "-o", out, "--lazy", "tabel.weight").exception
+    )
+    assert "lstm.weight is dense; only tables" in str(
+        run("plan", file, "-o", out, "--lazy", "lstm.weight").exception
+    )
 
 
 def test_a_missing_facts_file_is_one_line(tmp_path):

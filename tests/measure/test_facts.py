@@ -2,6 +2,7 @@ import pytest
 
 from omnizen.errors import UserError
 from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts, LinkFacts, StepFacts
+from tests.plan.builders import job
 
 
 def some_facts(**changes):
@@ -117,7 +118,7 @@ def test_the_pattern_of_each_kind():
         ("bandwidth_bytes_per_s = 12000000.0", "bandwidth_bytes_per_s = nan", "finite number, got nan"),
         ("dest = 1", "dest = 0", "rank 0 has a link to itself"),
         ("dest = 1", "dest = 9", "rank 9 is named, but world_size is 2"),
-        ("source = 1\ndest = 0", "source = 0\ndest = 1", "link from rank 0 to rank 1 is there twice"),
+        ("source = 1, dest = 0", "source = 0, dest = 1", "link from rank 0 to rank 1 is there twice"),
         ("rank = 1", "rank = 0", "devices: rank 0 is there twice"),
         ('"fc.bias"', '"e.weight"', "gradients: name e.weight is there twice"),
         ("shape = [\n    100,\n    8,\n]", "shape = []", "has no rows"),
@@ -159,3 +160,17 @@ def test_a_mark_at_the_beginning_of_a_file_is_no_error(tmp_path):
     path = some_facts().save(tmp_path / "facts.toml")
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert Facts.load(path) == some_facts()
+
+
+def test_backward_is_a_part_of_compute():
+    with pytest.raises(UserError, match=r"backward_s is 0\.5, more than the 0\.25 of compute_s around it"):
+        Facts.from_toml(job().to_toml().replace("backward_s = 0.15", "backward_s = 0.5"))
+
+
+def test_what_is_as_by_default_takes_no_room_in_a_file():
+    text = job().to_toml()
+    (bias,) = [part for part in text.split("[[gradients]]") if "lstm.bias" in part]
+    assert "overlap" not in bias
+    assert "densification" not in bias
+    assert text.startswith("version = ")
+    assert Facts.from_toml(text) == job()

@@ -36,7 +36,7 @@ def facts_of(size, links):
     def body(comm):
         probe = PatternProbe(comm, groupings=8)
         probe.observe("x", contribution(comm.rank).indices, ROWS, WIDTH, 4)
-        return probe.finish()[0], measure_links(comm, 60.0, clock=lambda: comm.now_s)
+        return probe.finish()[0], measure_links(comm, 1.0, clock=lambda: comm.now_s)
 
     gradient, measured = simulate_ranks(size, body, links=links).results[0]
     return gradient.sparsity(), LinkModel.of(measured, size)

@@ -1,14 +1,12 @@
 """Three real processes over gloo: what threads of one process cannot show, such as a killed rank."""
 
-import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.procs.ranks import run
 
 pytestmark = [pytest.mark.procs, pytest.mark.timeout(180)]  # three times ``import torch``, on a busy machine
 PROGRAM = Path(__file__).with_name("rank_program.py")
@@ -18,32 +16,10 @@ SIZE = 3
 @pytest.fixture(scope="module")
 def ranks() -> list[tuple[int, dict[str, str], str]]:
     """Run the program once on three ranks; (exit code, what each case said, standard error) of each."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(SIZE)}
-    shared |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM)],
-            env=shared | {"RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(SIZE)
+    return [
+        (rank.code, dict(line.split(": ", 1) for line in rank.out.splitlines()), rank.err)
+        for rank in run(PROGRAM, size=SIZE, limit_s=150)
     ]
-    results = []
-    try:
-        for rank in started:
-            out, err = rank.communicate(timeout=150)
-            results.append((rank.returncode, dict(line.split(": ", 1) for line in out.splitlines()), err))
-    finally:
-        for rank in started:
-            if rank.poll() is None:
-                rank.kill()
-                rank.wait(10)
-    return results
 
 
 def test_all_verbs(ranks) -> None:

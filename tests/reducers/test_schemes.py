@@ -85,7 +85,8 @@ def losses(name, steps, lr, **settings):
     ],
 )
 def test_training_converges(name, settings):
-    first, last = losses(name, 120, 0.05, **settings)
+    drawn = name.startswith(("random", "def-random"))  # what chance leaves out comes later, so take shorter steps
+    first, last = losses(name, 120, 0.05, **settings) if drawn else losses(name, 40, 0.1, **settings)
     assert last < 0.1 * first
 
 

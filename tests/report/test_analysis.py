@@ -1,12 +1,15 @@
+import json
 import math
 from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
+from omnizen.events import events_path, from_dict
 from omnizen.report import charts, words
 from omnizen.report.analysis import link_bytes, loss_at_equal_steps, losses, summarise, unusual_steps
 from omnizen.report.load import load_run, load_runs
+from omnizen.report.page import render
 from tests.report.sample_run import DENSE_BYTES, PLAN_STEP, SIZE, STEPS, write_run
 
 
@@ -87,6 +90,61 @@ def test_one_run_is_held_against_its_plan(demo):
     assert "on 4 workers; the plan predicted 1.08 s (measured" in said
 
 
+def cut(folder, last_steps):
+    """Let ranks end after these steps, without saying so."""
+    for rank, last in last_steps.items():
+        path = events_path(folder, rank)
+        lines = path.read_bytes().splitlines(keepends=True)
+        kept = [line for line in lines if from_dict(json.loads(line)).event in ("run", "plan")]
+        kept += [line for line in lines if b'"event":"step"' in line and json.loads(line)["step"] <= last]
+        path.write_bytes(b"".join(kept))
+
+
+@pytest.mark.parametrize(
+    ("last_steps", "says"),
+    [
+        (dict.fromkeys(range(SIZE), 20), "omnizen (cut short after step 20, or still going) took"),
+        ({0: 19, 1: 20, 2: 20, 3: 20}, "omnizen (cut short after step 19 to 20, or still going) took"),
+        ({2: 20}, "omnizen (cut short on rank 2 after step 20, or still going) took"),
+        ({0: -1, 1: 3, 2: 3, 3: 3}, "omnizen (cut short before step 4, or still going) took"),
+        (dict.fromkeys(range(SIZE), -1), "omnizen (cut short before its first step, or still going) finished no"),
+    ],
+)
+def test_the_headline_says_that_a_run_did_not_reach_its_end(tmp_path, last_steps, says):
+    write_run(tmp_path / "a")
+    cut(tmp_path / "a", last_steps)
+    write_run(tmp_path / "b", "ddp")
+    runs = load_runs([tmp_path / "a", tmp_path / "b"])
+    alone, compared = words.headline(runs[:1])[0], words.headline(runs)[0]
+    assert says in alone
+    assert ("the plan predicted" in alone) == (max(last_steps.values()) >= 19)
+    assert says.split(")")[0] in compared
+    assert says.split("(")[1].split(")")[0] in runs[0].problems[-1]
+    assert "cut short" not in words.headline(runs[1:])[0]
+
+
+def test_steps_before_the_plan_are_not_held_against_it(tmp_path):
+    write_run(tmp_path)
+    cut(tmp_path, dict.fromkeys(range(SIZE), PLAN_STEP - 1))
+    run = load_run(tmp_path)
+    (said,) = words.headline([run])
+    assert said.endswith("on 4 workers, all of them before the plan came into force.")
+    shown = render([run])
+    assert "took no step after its plan had come into force" in shown
+    assert "measured step against predicted" not in shown
+
+
+def test_a_plan_of_an_earlier_run_in_the_same_folder_is_left_out(tmp_path):
+    write_run(tmp_path)
+    for rank in range(SIZE):
+        path = events_path(tmp_path, rank)
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(line for line in lines if b'"event":"plan"' not in line))
+    run = load_run(tmp_path)
+    assert run.plan is None
+    assert any("plan.toml is left out" in problem for problem in run.problems)
+
+
 @pytest.mark.parametrize("network", ["loopback, paced in software", "namespaces, shaped links", "as is"])
 def test_a_paced_network_is_never_called_a_wire(tmp_path, network):
     said = words.network(load_run(write_run(tmp_path, network=network, steps=2)))
@@ -121,3 +179,14 @@ def test_a_slow_worker_that_hardly_matters_is_not_said_to_be_waited_for(demo):
     said = words.slowest(demo[0], replace(base, compute_s={0: 0.2, 1: 0.2, 2: 0.3, 3: 0.2}, step_s=10.0))
     assert "rank 2" in said
     assert "which is 1.00 % of a step" in said
+
+
+def test_long_runs_keep_their_extremes_in_the_charts():
+    points = [(float(n), 1.0 + 0.001 * (n % 7)) for n in range(300_000)]
+    points[123_457], points[222_222], points[77_777] = (123_457.0, 9.0), (222_222.0, 0.1), (77_777.0, math.nan)
+    kept = charts.thin(points)
+    assert len(kept) <= 1.01 * charts.MOST_POINTS
+    assert {(123_457.0, 9.0), (222_222.0, 0.1)} <= set(kept)
+    assert any(math.isnan(y) for _, y in kept)
+    assert kept == sorted(kept, key=lambda point: point[0])
+    assert charts.thin(points[:500]) == points[:500]

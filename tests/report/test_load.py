@@ -36,7 +36,7 @@ def test_a_run_that_was_killed_is_read_as_far_as_it_goes_and_says_so(tmp_path):
     said = " ".join(run.problems)
     assert "no events of rank 3: the figures are those of the other 3 of 4" in said
     assert "last line is cut off" in said
-    assert "cut short: rank 1" in said
+    assert "cut short on rank 1 after step 7, or still going" in said
     assert "facts.toml cannot be used" in said
     page = render([run])
     assert "What could not be read" in page

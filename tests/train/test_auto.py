@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def _brief(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("sparse", [True, False])
-def test_planned_training_equals_one_process(sparse: bool, tmp_path: Path) -> None:
+def test_planned_training_equals_one_process(sparse: bool, tmp_path: Path, caplog) -> None:
     torch.manual_seed(0)
     model = Words(sparse)
     shares = [[torch.randint(20_000, (8,)) for _ in range(6)] for _ in range(2)]
@@ -57,7 +58,10 @@ def test_planned_training_equals_one_process(sparse: bool, tmp_path: Path) -> No
         assert mine.table.weight.grad.is_sparse == sparse
         return weights(mine), run.plan, run.facts, kinds
 
-    results = on_ranks(2, body, run_dir=tmp_path)
+    with caplog.at_level(logging.INFO, logger="omnizen"):
+        results = on_ranks(2, body, run_dir=tmp_path)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "omnizen"]  # rank 0's, once
+    assert said.startswith(f"plan in force from step {auto.WATCHED_STEPS - 1}: table.weight by ")
     expected = alone(model, [torch.cat(pair) for pair in zip(*shares, strict=True)], lambda m, ids: m(ids))
     for result, plan, facts, kinds in results:
         assert_close(result, expected)

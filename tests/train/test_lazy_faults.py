@@ -151,14 +151,13 @@ def test_a_forward_that_reads_other_rows_is_refused_before_it_uses_them() -> Non
 @pytest.mark.parametrize("reads", [named, None])
 def test_a_rank_whose_data_end_earlier_is_named(reads) -> None:
     def body(run: Run):
-        with pytest.raises((UnevenInputs, PeerLost)) as caught:
+        with pytest.raises(OmnizenError) as caught:
             loop(Bag(), sgd, batches(run.rank, 3)[: 5 - 2 * (run.rank == 1)], run, plan="lazy", reads=reads)
         return caught.value
 
-    found = failing(3, body, timeout_s=1.0)
-    assert any(
-        isinstance(error, UnevenInputs) and "rank 1 has no batch left after 3" in str(error) for error in found
-    )
+    for error in failing(3, body, timeout_s=1.0):
+        assert isinstance(error, UnevenInputs)
+        assert "rank 1 has no batch left after 3" in str(error)
 
 
 @pytest.mark.parametrize("phase", ["batch", "forward", "backward", "stepped", "flush", "save"])

@@ -101,6 +101,10 @@ class Outcome:
 class Watcher(Protocol):
     """Who shows the demo."""
 
+    def doing(self, text: str) -> None:
+        """Something that takes a while begins."""
+        ...
+
     def corpus(self, name: str, tokens: int, words: int, batch: int, note: str) -> None:
         """The text was read."""
         ...
@@ -137,6 +141,7 @@ def run_demo(settings: DemoSettings, joined: Network, watcher: Watcher) -> Outco
     """
     from omnizen.report.page import write_report
 
+    watcher.doing("reading the text")
     batch = _read_text(settings, watcher)
     watcher.network(settings, joined)
     trials = []
@@ -151,6 +156,7 @@ def run_demo(settings: DemoSettings, joined: Network, watcher: Watcher) -> Outco
         if trial.failed:
             raise OmnizenError(f"the {method} run failed: {trial.failed} (its output: {job.out / 'output.txt'})")
         trials.append(trial)
+    watcher.doing("writing the report")
     report = write_report([settings.out / "ddp", settings.out / "omnizen"], settings.out / "report.html")
     return Outcome(trials[0], trials[1], report)
 

@@ -54,6 +54,13 @@ class Show:
         """Print some lines as they are."""
         self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
+    def doing(self, text: str) -> None:
+        """Say what begins, so that nobody waits without knowing for what."""
+        if self._bars is not None and self._task is not None:
+            self._bars.update(self._task, text=text)
+        else:
+            self.say(f"  {text} ...", "dim")
+
     def network(self, settings: DemoSettings, joined: Network) -> None:
         """Say how the workers are joined, and that paced links are no wire."""
         what = f"{settings.workers} workers, {settings.rate} each way"
@@ -86,7 +93,9 @@ class Show:
 
         def on_message(kind: str, what: dict[str, Any]) -> None:
             nonlocal last_s
-            if kind == "plan":
+            if kind == "doing":
+                self.doing(what["text"])
+            elif kind == "plan":
                 self._plan(run_dir, what["step"])
             elif kind == "planned" and self._bars is not None and self._task is not None:
                 self._bars.update(self._task, total=what["steps"])

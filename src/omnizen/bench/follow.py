@@ -46,7 +46,9 @@ class Progress:
         self._show(f"{title}, starting")
 
         def on_message(kind: str, what: dict[str, Any]) -> None:
-            if kind == "step":
+            if kind == "doing":
+                self._show(f"{title}, {what['text']}")
+            elif kind == "step":
                 self._show(f"{title}, step {what['step'] + 1}, {what['step_s']:.2f} s, loss {what['loss']:.4f}")
 
         return on_message

@@ -12,7 +12,8 @@ from omnizen.bench.launch import Launch, python
 from omnizen.bench.summary import Trial
 
 Follow = Callable[[str, dict[str, Any]], None]
-"""Called with the kind and the content of each message of rank 0 (``step``: step, loss, step_s)."""
+"""Called with the kind and the content of each message of rank 0 (``step``: step, loss, step_s;
+``doing``: text)."""
 
 START_S = 120.0
 """Beyond the workers' own limit: to start Python and to end."""

@@ -57,13 +57,19 @@ def work(job: Job, answer: Answer) -> None:
 
     torch.set_num_threads(1)
     row = method(job.method)
+    doing(answer, "reading the data, making the model")
     case = make_case(job.case, **job.case_options)
     model = case.make_model(sparse=row.sparse, seed=job.seed)
     optimizer = case.make_optimizer(model)
     answer.items_per_step = case.units_per_batch(job.batch)
     if not job.method.startswith("omnizen"):  # which makes its groups and measures by itself
+        doing(answer, "waiting for all workers, timing the model without communication")
         dist.init_process_group("gloo", timeout=timedelta(seconds=job.limit_s))
         answer.compute_s = compute_seconds(case, model, job, answer)
+        params = sum(p.numel() * p.element_size() for p in model.parameters())
+        doing(answer, f"setting up: the model's {params / 1e6:.0f} MB go to all workers")
+    else:
+        doing(answer, "waiting for all workers, comparing models, measuring devices and links")
     started = time.monotonic()
     batches = case.batches(rank=answer.rank, size=answer.size, batch=job.batch, seed=job.seed)
     wrapped = row.wrap(Plain(model, optimizer, batches, job, answer.network, case.reads))
@@ -71,6 +77,7 @@ def work(job: Job, answer: Answer) -> None:
     recording = Recording.start(job, answer, model, wrapped)
     read, answer.bytes_source = counter(answer.network.shaped, wrapped.counted)
     take = Loop(case, batches, wrapped, job, answer, recording)
+    doing(answer, "first step")
     take.warm_up()
     planned = agree("timed steps", take.timed_steps())
     if answer.rank == 0:
@@ -188,6 +195,12 @@ def told_by(plan: Plan, answer: Answer) -> None:
     answer.predicted_step_s = plan.prediction.step_s
     answer.compute_s = plan.prediction.compute_s
     answer.schemes = {t.name: t.scheme for t in plan.tensors}
+
+
+def doing(answer: Answer, text: str) -> None:
+    """Say on rank 0 what is going on before there are steps to follow."""
+    if answer.rank == 0:
+        tell("doing", text=text)
 
 
 def tell(kind: str, **what: Any) -> None:

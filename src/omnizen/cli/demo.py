@@ -29,6 +29,7 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Folder for runs and report; otherwise a new one here.")] = None,
 ) -> None:
     """Train a language model on several workers over slow links: stock DDP first, then by Omnizen's plan."""
+    typer.echo("Omnizen demo: loading PyTorch ...")
     from datetime import datetime
 
     from rich.console import Console

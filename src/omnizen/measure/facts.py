@@ -117,6 +117,8 @@ class GradientFacts(Record):
         blocks: by elements in a block, the shares of blocks that one worker and that any worker touches.
         ready: share of backward that has gone by when the gradient is there; None when it was not measured.
         imbalance: of rows that go to owners by hash and by row number; None when it was not measured.
+        lazy: whether training may pull the table lazily: its optimizer is row-wise and batches name their rows;
+            None when nobody said.
     """
 
     name: str
@@ -132,6 +134,7 @@ class GradientFacts(Record):
     blocks: dict[Count, tuple[Share, Share]] = Field(default_factory=dict)
     ready: float | None = Field(default=None, ge=0, le=1)
     imbalance: dict[Literal["hash", "cyclic"], BalanceFacts] | None = None
+    lazy: bool | None = None
 
     @field_validator("dtype")
     @classmethod
@@ -198,6 +201,14 @@ class StepFacts(Record):
     compute_s: float = Field(ge=0)
     backward_s: float = Field(ge=0)
     samples: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _a_part(self) -> Self:
+        if self.backward_s > self.compute_s * (1 + 1e-9):
+            raise ValueError(
+                f"backward_s is {self.backward_s}, more than the {self.compute_s} of compute_s around it"
+            )
+        return self
 
 
 class Facts(TomlFile):

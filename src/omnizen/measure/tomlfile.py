@@ -58,8 +58,9 @@ class TomlFile(Record):
         return path
 
     def to_toml(self) -> str:
-        """Return the file's text."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        """Return the file's text: of nested records only what is not as it is by default."""
+        top = {name: value for name, value in self if isinstance(value, int | str)}
+        return tomli_w.dumps(top | self.model_dump(mode="json", exclude_none=True, exclude_defaults=True))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

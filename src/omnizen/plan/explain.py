@@ -34,6 +34,26 @@ def explain(plan: Plan, facts: Facts) -> str:
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts)
 
 
+def in_brief(plan: Plan, most: int = 3) -> str:
+    """Return what a plan chose and predicts, in one line.
+
+    Args:
+        most: sparse gradients that are named one by one.
+    """
+    sparse = [t for t in plan.tensors if t.kind != "dense"]
+    if len(sparse) <= most:
+        said = [f"{t.name} by {t.scheme}" for t in sparse]
+    else:
+        said = [f"{_count(n, 'sparse gradient')} by {s}" for s, n in Counter(t.scheme for t in sparse).items()]
+    for scheme, count in Counter(t.scheme for t in plan.tensors if t.kind == "dense").items():
+        said.append(f"{_count(count, 'dense gradient')} by {scheme}")
+    expected = plan.prediction
+    step = f"predicted {duration(expected.step_s)} a step"
+    if expected.compute_s:
+        step += f", {duration(expected.compute_s)} of it compute"
+    return f"{', '.join(said) or 'nothing to synchronise'}; {step}"
+
+
 def measured(facts: Facts) -> list[str]:
     """Return what was measured, a line each."""
     lines = [f"{_count(facts.world_size, 'worker')}, torch {facts.torch_version}"]

@@ -43,7 +43,8 @@ def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None, lazy: Conta
         facts: what was measured.
         schemes: consider only these catalogue names; a gradient to which none of them applies is reduced dense.
             Schemes that lose something are considered only when they are named here.
-        lazy: names of tables that may be pulled lazily: their optimizer is row-wise, and batches name their rows.
+        lazy: names of tables that may be pulled lazily (their optimizer is row-wise, and batches name their rows),
+            beside those of which the facts say so.
 
     Raises:
         UserError: when a scheme does not exist, or the facts lack what is needed.
@@ -55,13 +56,14 @@ def make_plan(facts: Facts, *, schemes: Iterable[str] | None = None, lazy: Conta
     alike: dict[Hashable, tuple[TensorPlan, Cost]] = {}  # layers repeat, and so do their gradients
     tensors, chosen = [], {}
     for gradient in facts.gradients:
-        if (key := (gradient.pattern_key(), gradient.name in lazy)) not in alike:
+        may_wait = gradient.kind == "row-sparse" and bool(gradient.lazy or gradient.name in lazy)
+        if (key := (gradient.pattern_key(), may_wait)) not in alike:
             pattern = gradient.sparsity()
             costs = {
                 name: predict(reducer, pattern, facts.world_size, links, rates)
                 for name, reducer in applying[gradient.kind].items()
             }
-            if gradient.name in lazy and gradient.kind == "row-sparse":
+            if may_wait:
                 costs[LAZY] = predict(LazyPull(), pattern, facts.world_size, links, rates)
             first = _choose(gradient, pattern, costs, bucketed)
             alike[key] = first, costs[first.scheme]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean, median
+from typing import TypeVar
 
 from omnizen.events import StepEvent
+from omnizen.plan.plan import Prediction
 from omnizen.report.load import RankLog, RunData
 from omnizen.spans import CATEGORIES
+
+T = TypeVar("T")
 
 PARTS = (*CATEGORIES, "other")
 SLOWER_FROM = 1.1
@@ -74,6 +80,20 @@ class Unusual:
     compute_extra_s: float
 
 
+def once(compute: Callable[[RunData], T]) -> Callable[[RunData], T]:
+    """Keep what a function says of a run: a report asks for the same figures again and again."""
+
+    @functools.wraps(compute)
+    def kept(run: RunData) -> T:
+        if compute.__name__ not in run.figures:
+            run.figures[compute.__name__] = compute(run)
+        found: T = run.figures[compute.__name__]
+        return found
+
+    return kept
+
+
+@once
 def summarise(run: RunData) -> Summary | None:
     """Return the steady figures of a run; None when no step was finished."""
     steady = {rank: steady_steps(run, log) for rank, log in run.ranks.items()}
@@ -81,16 +101,16 @@ def summarise(run: RunData) -> Summary | None:
     if not steady:
         return None
     everything = [event for steps in steady.values() for event in steps]
-    received = {rank: fmean(e.rx_bytes for e in steps) for rank, steps in steady.items()}
+    received = {rank: fmean([e.rx_bytes for e in steps]) for rank, steps in steady.items()}
     parts = {rank: _parts(steps) for rank, steps in steady.items()}
     step_s = median(step_lengths(steady.values()).values())
-    samples = sum(fmean(e.samples for e in steps) for steps in steady.values())
+    samples = sum(fmean([e.samples for e in steps]) for steps in steady.values())
     return Summary(
         first_step=min(e.step for e in everything),
         last_step=max(e.step for e in everything),
         step_s=step_s,
         rx_bytes=fmean(received.values()),
-        tx_bytes=fmean(fmean(e.tx_bytes for e in steps) for steps in steady.values()),
+        tx_bytes=fmean(fmean([e.tx_bytes for e in steps]) for steps in steady.values()),
         busiest_rx_bytes=max(received.values()),
         parts={rank: part for rank, part in parts.items() if part},
         compute_s={rank: part["compute"] for rank, part in parts.items() if "compute" in part},
@@ -107,6 +127,20 @@ def steady_steps(run: RunData, log: RankLog) -> list[StepEvent]:
     return [event for event in log.steps if event.step >= first] or log.steps
 
 
+def predicted(run: RunData, summary: Summary | None) -> Prediction | None:
+    """Return what the plan predicted for the steps that count; None where none of them went by the plan."""
+    in_force = max((plan.step for log in run.ranks.values() for plan in log.plans), default=0)
+    if run.plan is None or summary is None or summary.first_step < in_force:
+        return None
+    return run.plan.prediction
+
+
+@once
+def all_lengths(run: RunData) -> dict[int, float]:
+    """Return step to the longest rank's seconds, of all steps."""
+    return step_lengths(log.steps for log in run.ranks.values())
+
+
 def step_lengths(steps_by_rank: Iterable[list[StepEvent]]) -> dict[int, float]:
     """Return step to the longest rank's seconds, in the order of steps."""
     longest: defaultdict[int, float] = defaultdict(float)
@@ -116,6 +150,7 @@ def step_lengths(steps_by_rank: Iterable[list[StepEvent]]) -> dict[int, float]:
     return dict(sorted(longest.items()))
 
 
+@once
 def losses(run: RunData) -> list[tuple[int, float, float]]:
     """Return (step, seconds since the start, loss), the loss averaged over the ranks that recorded it."""
     found: defaultdict[int, list[float]] = defaultdict(list)
@@ -170,8 +205,8 @@ def unusual_steps(run: RunData, limit: int = 5) -> list[Unusual]:
 
 
 def _parts(steps: list[StepEvent]) -> dict[str, float]:
-    means = {part: fmean(getattr(e, f"{part}_s") for e in steps) for part in CATEGORIES}
+    means = {part: fmean(list(map(attrgetter(f"{part}_s"), steps))) for part in CATEGORIES}
     if not any(means.values()):
         return {}
-    rest = fmean(e.step_s for e in steps) - sum(means.values())
+    rest = fmean([e.step_s for e in steps]) - sum(means.values())
     return means | {"other": max(rest, 0.0)}

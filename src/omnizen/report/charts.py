@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from html import escape
-from statistics import fmean
 from typing import Any
 
 from omnizen.report import numbers
-from omnizen.report.analysis import PARTS, losses, step_lengths, summarise
+from omnizen.report.analysis import PARTS, all_lengths, losses, summarise
 from omnizen.report.load import RunData
 
 Figure = dict[str, Any]
@@ -26,10 +25,25 @@ def _figure(data: list[Figure], *, height: int, **layout: Any) -> Figure:
 
 
 def thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return at most ``MOST_POINTS`` points, each the mean of its neighbours."""
-    width = -(-len(points) // MOST_POINTS)
-    groups = [points[i : i + width] for i in range(0, len(points), width)] if width > 1 else []
-    return [(fmean(x for x, _ in g), fmean(y for _, y in g)) for g in groups] or list(points)
+    """Return about ``MOST_POINTS`` points: of each group of neighbours the lowest, the highest and one not finite.
+
+    So a step that was long, or a loss that is not a number, is seen however long the run was.
+    """
+    if len(points) <= MOST_POINTS:
+        return list(points)
+    width = -(-2 * len(points) // MOST_POINTS)
+    kept = []
+    for at in range(0, len(points), width):
+        group = points[at : at + width]
+        finite = [point for point in group if math.isfinite(point[1])]
+        extremes = {min(finite, key=_height), max(finite, key=_height)} if finite else set()
+        broken = next((point for point in group if not math.isfinite(point[1])), None)
+        kept += sorted([*extremes, *([broken] if broken else [])], key=lambda point: point[0])
+    return kept
+
+
+def _height(point: tuple[float, float]) -> float:
+    return point[1]
 
 
 def breakdown(run: RunData) -> Figure | None:
@@ -71,7 +85,7 @@ def breakdown(run: RunData) -> Figure | None:
 
 def step_times(runs: Sequence[RunData]) -> Figure | None:
     """Seconds of each step of each run, with the plan's prediction as a thin line."""
-    by_run = [step_lengths(log.steps for log in run.ranks.values()) for run in runs]
+    by_run = [all_lengths(run) for run in runs]
     if not any(by_run):
         return None
     top_s = shown_up_to(by_run)

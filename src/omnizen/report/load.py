@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from omnizen.errors import UserError
 from omnizen.events import (
@@ -57,6 +58,7 @@ class RunData:
         facts: contents of ``facts.toml``, None where there is none.
         plan: contents of ``plan.toml``, None where there is none.
         problems: sentences on what was missing or unreadable.
+        figures: what ``analysis`` has computed from the events, by name.
     """
 
     path: Path
@@ -66,6 +68,22 @@ class RunData:
     facts: Facts | None
     plan: Plan | None
     problems: list[str]
+    figures: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def cut_short(self) -> str:
+        """Which ranks did not reach the end, and after which steps; empty where all did.
+
+        A run that still goes looks the same.
+        """
+        cut = {rank: log.steps[-1].step if log.steps else -1 for rank, log in self.ranks.items() if log.end is None}
+        if not cut:
+            return ""
+        first, last = min(cut.values()), max(cut.values())
+        after = f"after step {last}" if first == last else f"after step {first} to {last}"
+        where = "before its first step" if last < 0 else after if first >= 0 else f"before step {last + 1}"
+        who = "" if len(cut) == len(self.ranks) else f" on {_ranks(list(cut))}"
+        return f"cut short{who} {where}, or still going"
 
     @property
     def notes(self) -> list[tuple[int, NoteEvent]]:
@@ -114,7 +132,13 @@ def load_run(path: str | Path) -> RunData:
     _name_gaps(run, logs, problems)
     facts = _file(Facts, folder / "facts.toml", problems)
     plan = _file(Plan, folder / "plan.toml", problems)
-    return RunData(folder, run.method, run, logs, facts, plan, problems)
+    if plan is not None and not any(log.plans for log in logs.values()):
+        problems.append("plan.toml is left out: this run's events do not say that it came into force")
+        plan = None
+    data = RunData(folder, run.method, run, logs, facts, plan, problems)
+    if data.cut_short:
+        problems.append(f"{data.cut_short} (the end is missing; run.close() writes it)")
+    return data
 
 
 def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
@@ -125,7 +149,13 @@ def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
     """
     if not paths:
         raise UserError("give at least one run directory")
-    runs = [load_run(path) for path in paths]
+    collecting = gc.isenabled()
+    gc.disable()  # it would look through millions of events again and again, of which none is garbage
+    try:
+        runs = [load_run(path) for path in paths]
+    finally:
+        if collecting:
+            gc.enable()
     for name in (lambda r: r.run.method, lambda r: r.path.resolve().name, lambda r: str(r.path)):
         labels = [name(run) for run in runs]
         if len(set(labels)) == len(labels):
@@ -187,13 +217,6 @@ def _name_gaps(run: RunEvent, logs: dict[int, RankLog], problems: list[str]) -> 
         problems.append(
             f"no events of {_ranks(absent)}: the figures are those of the other {len(logs)} of {run.size}"
         )
-    cut = [rank for rank, log in logs.items() if log.end is None]
-    if cut:
-        last = {rank: logs[rank].steps[-1].step if logs[rank].steps else None for rank in cut}
-        where = ", ".join(
-            "before its first step" if s is None else f"after step {s}" for s in sorted(set(last.values()), key=str)
-        )
-        problems.append(f"cut short: {_ranks(cut)} did not reach the end of the run (stopped {where})")
 
 
 def _ranks(ranks: Sequence[int]) -> str:

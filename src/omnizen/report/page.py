@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omnizen.errors import UserError
 from omnizen.report import numbers, planned, sections, words
-from omnizen.report.analysis import summarise
+from omnizen.report.analysis import predicted, summarise
 from omnizen.report.load import RunData, load_runs
 from omnizen.report.markup import Html, html, paragraph
 from omnizen.report.trace import write_trace
@@ -146,8 +146,9 @@ def _tiles(runs: Sequence[RunData]) -> str:
         tiles.append((numbers.nbytes(ours.rx_bytes), "received per worker and step"))
     if not chosen and ours.samples_per_s:
         tiles.append((numbers.significant(ours.samples_per_s), "samples per second, all workers"))
-    if subject.plan is not None:
-        off = words.deviation(subject.plan.prediction.step_s, ours.step_s)
+    expected = predicted(subject, ours)
+    if expected is not None:
+        off = words.deviation(expected.step_s, ours.step_s)
         tiles.append((numbers.difference(off), "measured step against predicted"))
     items = "".join(f"<div><dt>{html(name)}</dt><dd>{html(value)}</dd></div>" for value, name in tiles)
     return f'<dl class="tiles">{items}</dl>'

@@ -8,10 +8,11 @@ from statistics import fmean
 from omnizen.report import batches, charts, numbers, words
 from omnizen.report.analysis import (
     Summary,
+    all_lengths,
     link_bytes,
     loss_at_equal_steps,
     losses,
-    step_lengths,
+    predicted,
     summarise,
     unusual_steps,
 )
@@ -35,15 +36,12 @@ def comparison(runs: Sequence[RunData]) -> Html:
     def row(name: str, value: Callable[[RunData, Summary], str]) -> list[Cell]:
         return [name, *(value(run, s) if s else numbers.MISSING for run, s in zip(runs, summaries, strict=True))]
 
-    def predicted(run: RunData, _: Summary) -> str:
+    def said_before(run: RunData, _: Summary) -> str:
         return numbers.seconds(run.plan.prediction.step_s) if run.plan else "no plan"
 
     def off(run: RunData, summary: Summary) -> str:
-        return (
-            numbers.difference(words.deviation(run.plan.prediction.step_s, summary.step_s))
-            if run.plan
-            else numbers.MISSING
-        )
+        expected = predicted(run, summary)
+        return numbers.difference(words.deviation(expected.step_s, summary.step_s)) if expected else numbers.MISSING
 
     def speed(_: RunData, summary: Summary) -> str:
         return (
@@ -65,7 +63,7 @@ def comparison(runs: Sequence[RunData]) -> Html:
     rows.append(row("Samples per second, all workers", lambda _, s: numbers.plain(s.samples_per_s)))
     if equal:
         rows.append([f"Loss at step {equal[0]}", *(numbers.plain(loss) for loss in equal[1])])
-    rows.append(row("Predicted seconds per step", predicted))
+    rows.append(row("Predicted seconds per step", said_before))
     rows.append(row("Measured against predicted", off))
     rows.append(row("Steps that count", lambda _, s: f"{s.first_step} to {s.last_step}"))
     rows.append(["Network", *(wrapping(run.run.network) for run in runs)])
@@ -114,7 +112,7 @@ def _unusual(run: RunData) -> list[Html]:
 
 
 def _step_times(runs: Sequence[RunData]) -> str:
-    by_run = {run.label: step_lengths(log.steps for log in run.ranks.values()) for run in runs}
+    by_run = {run.label: all_lengths(run) for run in runs}
     by_run = {label: lengths for label, lengths in by_run.items() if lengths}
     if not by_run:
         return ""
@@ -160,7 +158,10 @@ def prediction(runs: Sequence[RunData]) -> Html:
         if summary is None:
             parts.append(empty(f"{run.label} finished no step, so there is nothing to hold against its plan."))
             continue
-        expected = run.plan.prediction
+        expected = predicted(run, summary)
+        if expected is None:
+            parts.append(empty(f"{run.label} took no step after its plan had come into force."))
+            continue
         rows = [_held("Seconds per step", expected.step_s, summary.step_s, numbers.seconds)]
         slowest = summary.slowest
         if slowest is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from omnizen.report import numbers
-from omnizen.report.analysis import SLOWER_FROM, Summary, summarise
+from omnizen.report.analysis import SLOWER_FROM, Summary, predicted, summarise
 from omnizen.report.load import RunData
 
 ON_THE_WIRE = ("wire", "wait")
@@ -36,9 +36,9 @@ def headline(runs: Sequence[RunData]) -> list[str]:
 def _compared(subject: RunData, reference: RunData) -> list[str]:
     ours, theirs = summarise(subject), summarise(reference)
     if ours is None or theirs is None:
-        without = " and ".join(r.label for r, s in ((subject, ours), (reference, theirs)) if s is None)
+        without = " and ".join(_named(r) for r, s in ((subject, ours), (reference, theirs)) if s is None)
         return [f"{without} finished no step, so there is nothing to compare."]
-    a, b = subject.label, reference.label
+    a, b = _named(subject), _named(reference)
     paced = "Over links paced in software, " if PACED in (subject.run.network, reference.run.network) else ""
     took = f"{paced}{a} took {numbers.seconds(ours.step_s)} a step, {b} {numbers.seconds(theirs.step_s)}"
     if comparable([subject, reference]):
@@ -86,13 +86,21 @@ def _mean(summary: Summary, part: str) -> float:
 def _alone(run: RunData) -> list[str]:
     summary = summarise(run)
     if summary is None:
-        return [f"{run.label} finished no step."]
+        return [f"{_named(run)} finished no step."]
     workers = f"{run.run.size} worker{'s' if run.run.size > 1 else ''}"
     paced = "Over links paced in software, " if run.run.network == PACED else ""
-    first = f"{paced}{run.label} took {numbers.seconds(summary.step_s)} a step on {workers}"
+    first = f"{paced}{_named(run)} took {numbers.seconds(summary.step_s)} a step on {workers}"
     if run.plan is None:
         return [first + "."]
-    return [f"{first}; the plan predicted {against(run.plan.prediction.step_s, summary.step_s)}."]
+    expected = predicted(run, summary)
+    if expected is None:
+        return [f"{first}, all of them before the plan came into force."]
+    return [f"{first}; the plan predicted {against(expected.step_s, summary.step_s)}."]
+
+
+def _named(run: RunData) -> str:
+    """Return the run's label, and with it that the run did not reach its end."""
+    return f"{run.label} ({run.cut_short})" if run.cut_short else run.label
 
 
 def against(predicted: float, measured: float) -> str:

@@ -141,7 +141,7 @@ class Watch:
             step=self._step(control),
         )
         facts = Facts.from_toml(gather_texts(control, facts.to_toml())[0])
-        plan = share_plan(make_plan(facts, lazy=self.lazy) if control.rank == 0 else None, control)
+        plan = share_plan(make_plan(facts) if control.rank == 0 else None, control)
         return facts, refine(plan, self.engine.gradients, self._samples(plan))
 
     def _samples(self, plan: Plan) -> dict[str, Contribution]:
@@ -153,7 +153,9 @@ class Watch:
         found = []
         for name, p in trainable(self.model):
             dense = GradientFacts(name=name, kind="dense", shape=tuple(real(p.detach()).shape), dtype=_dtype(p))
-            found.append(seen.get(name, dense).model_copy(update={"ready": self._ready(p)}))
+            known = seen.get(name, dense)
+            lazy = name in self.lazy if known.kind == "row-sparse" else None
+            found.append(known.model_copy(update={"ready": self._ready(p), "lazy": lazy}))
         return found
 
     def _ready(self, param: Parameter) -> float | None:

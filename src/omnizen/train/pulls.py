@@ -145,7 +145,7 @@ class Pulls:
         training = module.training and torch.is_grad_enabled()
         if training and self._reads is None:
             begin_s = time.monotonic()
-            self._engine.call_for_step(partial(table.pull, rows))
+            self._engine.call_for_step(partial(table.pull, rows), spoken=True)
             self.waited(begin_s, time.monotonic())
             return
         if training:

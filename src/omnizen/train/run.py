@@ -30,6 +30,7 @@ from omnizen.train.record import StepRecord
 from omnizen.train.router import DENSE_BELOW, build, from_plan
 from omnizen.train.start import Started
 from omnizen.train.sync import Engine, Reduction
+from omnizen.train.voice import plan_in_force
 
 if TYPE_CHECKING:
     from omnizen.measure.facts import Facts
@@ -313,6 +314,8 @@ class Run:
         self.pulls.follow()
         self.facts, self.plan = facts or self.facts, plan
         self._announce_plan()
+        if self.rank == 0:
+            plan_in_force(plan, self.engine.step, self.run_dir)
         if self._record is not None and planning_s:
             self._record.note(
                 self.engine.step,

@@ -184,14 +184,26 @@ class Engine:
         finally:
             self.waited_s += time.monotonic() - began_s
 
-    def call_for_step(self, work: Callable[[], None]) -> None:
+    def call_for_step(self, work: Callable[[], None], *, spoken: bool = False) -> None:
         """Run something that communicates and that only ranks do that take another step.
+
+        Args:
+            spoken: tell the others first, for work that asks all of them: one that has no more steps hears of it
+                while it still waits. Else it is told when the work fails, and may have given up waiting by then.
 
         Raises:
             UnevenInputs: another rank has no more steps.
         """
-        said = Later(partial(self._agree, Word(Turn.STEP, self.step)))
-        self.call(partial(self._or_hear, said, work))
+        word = Word(Turn.STEP, self.step)
+
+        def told() -> None:
+            self.control.step = word.step
+            agreed = Later(partial(self._heard, word, say(word, self.control)))
+            self._or_hear(agreed, work)
+            agreed.wait()
+
+        unasked = partial(self._or_hear, Later(partial(self._agree, word)), work)
+        self.call(told if spoken else unasked)
 
     def close(self) -> None:
         """Take the hooks off and end the thread."""

@@ -21,7 +21,7 @@ def _mix32(h):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _owners(rows, out, count, n, seed, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(0) * block + tl.arange(0, block)
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     row = tl.load(rows + at, mask=at < count, other=0).to(tl.int64)
     # Mixed values stay below 2^32 and n below 2^31, so signed 64-bit arithmetic holds every product's low half.
     high = _mix32((row >> 32) ^ seed)

@@ -1,0 +1,27 @@
+"""What a run says without being asked: one line when a plan comes into force."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from omnizen.plan.explain import in_brief
+from omnizen.plan.plan import Plan
+
+LOG = logging.getLogger("omnizen")
+"""``logging.getLogger("omnizen").setLevel("WARNING")`` silences it."""
+
+
+def say(text: str) -> None:
+    """Say a line as the program has set logging up, and on standard error where it has not."""
+    if LOG.hasHandlers():
+        LOG.info(text)
+    elif not LOG.disabled and LOG.level <= logging.INFO:
+        print(f"omnizen: {text}", file=sys.stderr, flush=True)
+
+
+def plan_in_force(plan: Plan, step: int, run_dir: Path | None) -> None:
+    """Say what the plan chose, what it predicts and where more is told."""
+    more = f"omnizen report {run_dir}" if run_dir is not None else "run.plan, or oz.init(run_dir=...) for a report"
+    say(f"plan in force from step {step}: {in_brief(plan)} (more: {more})")
