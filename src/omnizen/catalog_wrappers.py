@@ -44,6 +44,13 @@ WRAPPERS: dict[str, WrapperRow] = {
         citation=citations.TOP_K,
         kinds=("dense",),
     ),
+    "adaptive": WrapperRow(
+        factory="reducers.adaptive:adaptive",
+        summary="elements beyond SIDCo's fitted threshold, whose number of stages is remembered and adapted",
+        saves="all other elements without a search; costs a pass over the tensor for each stage",
+        citation=citations.SIDCO,
+        kinds=("dense",),
+    ),
     "local-momentum": WrapperRow(
         factory="reducers.local_momentum:local_momentum",
         summary="momentum on each rank, then a reducer with error feedback",

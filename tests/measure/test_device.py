@@ -17,6 +17,7 @@ def test_a_device_is_described_with_rates():
     assert facts.name
     assert min(facts.merge_bytes_per_s, facts.merge_rows_per_s, facts.copy_bytes_per_s) > 0
     assert min(facts.bits_per_s, facts.locate_rows_per_s, facts.code_rows_per_s, facts.code_values_per_s) > 0
+    assert min(facts.select_elements_per_s, facts.quantise_elements_per_s) > 0
     assert 0 < facts.code_part_s < 1
     assert 0 < facts.code_values_part_s < 1
 

@@ -46,10 +46,12 @@ def job(
     slow=None,
     code_rows_per_s=None,
     code_part_s=0.0,
+    per_s=None,
 ):
     """Describe a job of equal devices and links; ``slow`` maps pairs to another bandwidth.
 
-    Without ``code_rows_per_s`` (values are coded as fast) the price of coding was not measured.
+    Without ``code_rows_per_s`` (values are coded as fast) the price of coding was not measured, without ``per_s``
+    that of selecting and quantising.
     """
     return Facts(
         torch_version="2.13.0",
@@ -70,6 +72,8 @@ def job(
                 code_values_per_s=code_rows_per_s,
                 code_part_s=code_part_s,
                 code_values_part_s=code_part_s,
+                select_elements_per_s=per_s,
+                quantise_elements_per_s=per_s,
             )
             for r in range(size)
         ],

@@ -15,11 +15,13 @@ import torch
 from omnizen.codecs.index.golomb import golomb
 from omnizen.codecs.ownership import Ownership
 from omnizen.codecs.values.exponent_pack import exponent_pack
+from omnizen.codecs.values.qsgd import qsgd
 from omnizen.kernels.bits import pack_bits, unpack_bits
 from omnizen.kernels.merge import merge
 from omnizen.measure.facts import DeviceFacts
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Codec, Comm
+from omnizen.selectors.top_k import top_k
 from omnizen.types import Dense, Payload, Sparse, Step
 
 WIDTH = 200
@@ -27,6 +29,7 @@ ROWS = 4_000
 PARTS = 4
 ROWS_NARROW = 50_000
 ROWS_CODED = 200_000
+ELEMENTS = 2**20
 COPY_BYTES = 16 * 2**20
 BITS = 2**18
 """Rows of a measured bitmap, one in ``PARTS`` of them there."""
@@ -52,7 +55,7 @@ def measure_device(
     wide_bytes = PARTS * ROWS * (WIDTH * 4 + 8)
     places, values = golomb(), exponent_pack()
     row_part_s, row_s = _coding_s(places, lambda rows: _rows_of(rows, device), device, repeats)
-    value_part_s, value_s = _coding_s(values, lambda rows: Dense(_rows_of(rows, device).values), device, repeats)
+    value_part_s, value_s = _coding_s(values, lambda rows: _dense_of(rows, device), device, repeats)
     return DeviceFacts(
         rank=rank,
         host=socket.gethostname(),
@@ -69,6 +72,8 @@ def measure_device(
         code_part_s=row_part_s,
         code_values_per_s=1 / value_s,
         code_values_part_s=value_part_s,
+        select_elements_per_s=ELEMENTS / _seconds(_select_of(ELEMENTS, device), device, repeats),
+        quantise_elements_per_s=1 / _coding_s(qsgd(), lambda rows: _dense_of(rows, device), device, repeats)[1],
     )
 
 
@@ -167,6 +172,16 @@ def _rows_of(rows: int, device: torch.device) -> Sparse:
     possible = PARTS * PARTS * rows
     places = torch.randperm(possible, generator=generator)[:rows].sort().values
     return Sparse(places.to(device), torch.randn(rows, 1, generator=generator).to(device), possible)
+
+
+def _dense_of(elements: int, device: torch.device) -> Dense:
+    generator = torch.Generator().manual_seed(0)
+    return Dense(torch.randn(elements, generator=generator).to(device))
+
+
+def _select_of(elements: int, device: torch.device) -> Callable[[], object]:
+    values, selector = _dense_of(elements, device).values, top_k()
+    return lambda: selector.select(values, Step(0))
 
 
 def _coding_s(

@@ -46,6 +46,8 @@ class DeviceFacts(Record):
         code_values_per_s: values a second whose exponents it codes or reads; None when not measured.
         code_part_s: seconds that each message of coded places costs whatever its length; None when not measured.
         code_values_part_s: the same of coded exponents.
+        select_elements_per_s: elements a second among which it finds the largest; None when not measured.
+        quantise_elements_per_s: elements a second that it quantises or reads; None when not measured.
         samples_per_s: rate of the user's own step, by batch size.
         samples_per_s_spread: (80th - 20th percentile) / median of that rate, by batch size.
     """
@@ -65,6 +67,8 @@ class DeviceFacts(Record):
     code_values_per_s: Speed | None = None
     code_part_s: Seconds | None = None
     code_values_part_s: Seconds | None = None
+    select_elements_per_s: Speed | None = None
+    quantise_elements_per_s: Speed | None = None
     samples_per_s: dict[Count, PositiveFloat] = Field(default_factory=dict)
     samples_per_s_spread: dict[Count, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 

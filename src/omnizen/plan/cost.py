@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from omnizen.plan.lazy import LAZY, LazyPull
 from omnizen.plan.links import LinkModel
+from omnizen.plan.lossy_work import PASSES, Passes
 from omnizen.protocols import Reducer
 from omnizen.reducers.blocks import BLOCK_ELEMENTS, rows_in_block, touched_blocks
 from omnizen.reducers.parameter_server import PARTITIONS
@@ -43,6 +44,8 @@ class Rates:
         code_values_per_s: values whose exponents are coded or read a second.
         code_part_s: seconds of coding or reading the places of a message beyond its rows.
         code_values_part_s: the same of exponents.
+        select_elements_per_s: elements that a selector looks through a second.
+        quantise_elements_per_s: elements quantised or read a second.
     """
 
     merge_bytes_per_s: float = math.inf
@@ -54,6 +57,8 @@ class Rates:
     code_values_per_s: float = math.inf
     code_part_s: float = 0.0
     code_values_part_s: float = 0.0
+    select_elements_per_s: float = math.inf
+    quantise_elements_per_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,8 @@ class Work:
         coded_parts: messages that they are in.
         coded_values: values whose exponents are coded or read.
         coded_values_parts: messages that they are in.
+        selected: elements that a selector looks through.
+        quantised: elements quantised or read.
     """
 
     merged_rows: float = 0.0
@@ -79,6 +86,8 @@ class Work:
     coded_parts: float = 0.0
     coded_values: float = 0.0
     coded_values_parts: float = 0.0
+    selected: float = 0.0
+    quantised: float = 0.0
 
     def seconds(self, pattern: Sparsity, rates: Rates) -> float:
         """Return the time that this takes."""
@@ -87,7 +96,8 @@ class Work:
         by_bit = self.bits / rates.bits_per_s + self.located_rows / rates.locate_rows_per_s
         places = self.coded_rows / rates.code_rows_per_s + self.coded_parts * rates.code_part_s
         values = self.coded_values / rates.code_values_per_s + self.coded_values_parts * rates.code_values_part_s
-        return by_row + self.copied_bytes / rates.copy_bytes_per_s + by_bit + places + values
+        looked = self.selected / rates.select_elements_per_s + self.quantised / rates.quantise_elements_per_s
+        return by_row + self.copied_bytes / rates.copy_bytes_per_s + by_bit + places + values + looked
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +219,19 @@ def work(scheme: str, pattern: Sparsity, size: int, traffic: Traffic) -> Work:
         mine, all_blocks = touched_blocks(pattern, BLOCK_ELEMENTS, size)
         block_bytes = rows_in_block(pattern.width) * row_bytes
         return Work(copied_bytes=(2 * mine + 6 * all_blocks) * block_bytes)
+    if scheme in PASSES:
+        return _shortening(PASSES[scheme], pattern, size, traffic)
     return Work(merged_rows=traffic.rx_bytes / (row_bytes + INDEX_BYTES))
+
+
+def _shortening(passes: Passes, pattern: Sparsity, size: int, traffic: Traffic) -> Work:
+    elements = pattern.rows * pattern.width
+    return Work(
+        merged_rows=traffic.rx_bytes / (pattern.itemsize + WIRE_INDEX_BYTES) if passes.selected else 0.0,
+        copied_bytes=(passes.copied + passes.copied_by_rank * size) * elements * pattern.itemsize,
+        selected=passes.selected * elements,
+        quantised=(passes.quantised + passes.quantised_by_rank * size) * elements,
+    )
 
 
 def _coding(scheme: str, pattern: Sparsity, size: int) -> Work:

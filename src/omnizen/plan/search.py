@@ -98,6 +98,8 @@ def slowest_rates(devices: Sequence[DeviceFacts]) -> Rates:
         least(d.code_values_per_s for d in devices),
         max((d.code_part_s or 0.0 for d in devices), default=0.0),
         max((d.code_values_part_s or 0.0 for d in devices), default=0.0),
+        least(d.select_elements_per_s for d in devices),
+        least(d.quantise_elements_per_s for d in devices),
     )
 
 

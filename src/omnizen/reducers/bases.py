@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from omnizen.protocols import Reducer
-from omnizen.types import Contribution, State
+from omnizen.types import Contribution, Dense, State
 
 
 class Memoryless:
@@ -66,3 +66,19 @@ class Around:
     def exact(self) -> bool:
         """Whether the reducer is exact."""
         return self.reducer.exact
+
+
+class Shortened(Around):
+    """A reducer around another one that gives it only some elements of dense tensors."""
+
+    __slots__ = ()
+
+    @property
+    def takes(self) -> tuple[type[Contribution], ...]:
+        """Dense tensors only; rows are selected already."""
+        return (Dense,)
+
+    @property
+    def exact(self) -> bool:
+        """Never: elements are left out."""
+        return False

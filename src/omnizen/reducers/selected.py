@@ -9,7 +9,7 @@ from torch import Tensor
 
 from omnizen.errors import Incompatible, UserError
 from omnizen.protocols import Comm, Later, Pending, Reducer, Selector, SharedSelector
-from omnizen.reducers.bases import Around
+from omnizen.reducers.bases import Shortened
 from omnizen.reducers.by_size import checked_reducer
 from omnizen.reducers.contribution import as_tensor, checked
 from omnizen.reducers.segments import segments, slots
@@ -18,7 +18,7 @@ from omnizen.types import Contribution, Dense, Reduced, Sparse, Sparsity, State,
 
 
 @dataclass(frozen=True, slots=True)
-class Selected(Around):
+class Selected(Shortened):
     """Choose elements of each tensor, average those, leave the others at zero.
 
     Saves all other elements; what they held is lost unless the selector is unbiased or error feedback is put around
@@ -56,16 +56,6 @@ class Selected(Around):
     def name(self) -> str:
         """Both names."""
         return f"selected({self.selector.name}, {self.reducer.name})"
-
-    @property
-    def takes(self) -> tuple[type[Contribution], ...]:
-        """Dense tensors only; rows are selected already."""
-        return (Dense,)
-
-    @property
-    def exact(self) -> bool:
-        """Never: elements are left out."""
-        return False
 
     def init(self, like: Contribution) -> State:
         """Return the reducer's state for what will be selected."""

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from omnizen.errors import UserError
-from omnizen.report import numbers, planned, sections, words
+from omnizen.report import candidates, numbers, planned, sections, words
 from omnizen.report.analysis import predicted, summarise
 from omnizen.report.load import RunData, load_runs
 from omnizen.report.markup import Html, html, paragraph
@@ -19,6 +19,7 @@ SECTIONS = (
     ("time", "Time"),
     ("loss", "Loss"),
     ("prediction", "Prediction"),
+    ("candidates", "Candidates"),
     ("links", "Links"),
     ("plan", "Plan"),
     ("facts", "Facts"),
@@ -74,6 +75,7 @@ def render(runs: Sequence[RunData]) -> str:
         sections.time(runs),
         sections.loss(runs),
         sections.prediction(runs),
+        candidates.candidates(runs),
         sections.links(runs),
         planned.plan(runs),
         planned.facts(runs),

@@ -9,6 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from omnizen.bench.curves.settings import DELAYED, DETACHED, OWN_MOMENTUM, WITH, WITHOUT
+from omnizen.bench.html_page import write_page
 from omnizen.bench.rows import Row
 
 COLOURS = (
@@ -22,7 +23,6 @@ MOST_LOSS = 20.0
 def write_chart(rows: Sequence[Row], path: Path) -> None:
     """Write the page; it needs no network."""
     import plotly.graph_objects as go
-    from plotly.offline import get_plotlyjs
 
     parts = []
     for case in dict.fromkeys(row.case for row in rows):
@@ -44,15 +44,7 @@ def write_chart(rows: Sequence[Row], path: Path) -> None:
                 )
                 parts.append(figure.to_html(full_html=False, include_plotlyjs=False))
         parts.append(_table(list(of_case.values())))
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Lossy schemes</title>'
-        "<style>body{font:15px system-ui;max-width:1100px;margin:2em auto;padding:0 1em}td,th{padding:2px 10px;"
-        "text-align:right}td:first-child{text-align:left}</style>"
-        f"<script>{get_plotlyjs()}</script></head><body><h1>Loss against steps and bytes</h1>{''.join(parts)}"
-        "</body></html>\n"
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    write_page("Lossy schemes", "Loss against steps and bytes", parts, path)
 
 
 def _groups() -> list[tuple[str, list[str]]]:

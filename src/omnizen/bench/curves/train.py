@@ -29,7 +29,7 @@ class Setting:
 
     Args:
         method: name in charts and tables.
-        plan: what ``run.prepare`` is given.
+        plan: what ``run.prepare`` is given; a scheme, or local steps.
         lr: step size.
         momentum: of the optimizer; 0 for schemes with their own.
     """

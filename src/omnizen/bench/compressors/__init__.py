@@ -1,0 +1,1 @@
+"""When does compression pay: processor parts measured on this device, the wire predicted for any bandwidth."""
