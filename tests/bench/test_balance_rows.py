@@ -25,7 +25,12 @@ def answer(rank: int, alone_s: float, *, even_s: float, balanced_s: float) -> Ba
         sizes=(96, 32),
         first_sizes=(64, 64),
     )
-    return BalanceAnswer(rank=rank, alone_s=[alone_s] * 3, trained={"even": even, "balanced-from-even": balanced})
+    return BalanceAnswer(
+        rank=rank,
+        alone_s=[alone_s] * 3,
+        beside_s=[2 * alone_s] * 3,
+        trained={"even": even, "balanced-from-even": balanced},
+    )
 
 
 def test_fractions_are_of_the_sum_of_the_workers_own_rates() -> None:
@@ -38,9 +43,10 @@ def test_fractions_are_of_the_sum_of_the_workers_own_rates() -> None:
     assert rows["alone", "samples_per_s"].value == pytest.approx(total)
     assert rows["even", "fraction_of_sum_rate"].value == pytest.approx(128 / 3 / total)
     assert rows["balanced-from-even", "fraction_of_sum_rate"].value == pytest.approx(128 / 1.6 / total)
+    assert rows["balanced-from-even", "fraction_of_sum_beside"].value == pytest.approx(2 * 128 / 1.6 / total)
     assert rows["balanced-from-even", "adjustments"].value == 1
     assert rows["balanced-from-even", "step_s"].repeats == 22
-    assert "96, 32" in str(list(balance.table(list(rows.values())).columns[4].cells))
+    assert "96, 32" in str(list(balance.table(list(rows.values())).columns[5].cells))
 
 
 def test_steps_that_count_come_after_the_early_changes() -> None:

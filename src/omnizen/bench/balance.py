@@ -118,11 +118,13 @@ def rows_of(
 ) -> list[Row]:
     """Turn answers into rows."""
     rates = [batch / median(a.alone_s) for a in found]
+    beside = [batch / median(a.beside_s) for a in found]
     rows = [
         measured(
-            [sum(rates)], method="alone", metric="samples_per_s", unit="samples/s",
-            params={**params, "by_rank": [round(rate, 2) for rate in rates]}, **shared,
+            [sum(each)], method=method, metric="samples_per_s", unit="samples/s",
+            params={**params, "by_rank": [round(rate, 2) for rate in each]}, **shared,
         )
+        for method, each in (("alone", rates), ("beside each other", beside))
     ]  # fmt: skip
     for name in settings.methods:
         first = found[0].trained[name]
@@ -135,6 +137,8 @@ def rows_of(
         }  # fmt: skip
         named: dict[str, Any] = {"method": name, "params": about, **shared}
         rows.append(measured(fractions, metric="fraction_of_sum_rate", unit="", **named))
+        less = sum(rates) / sum(beside)
+        rows.append(measured([f * less for f in fractions], metric="fraction_of_sum_beside", unit="", **named))
         rows.append(measured(seconds, metric="step_s", unit="s", **named))
         rows.append(measured([len(first.adjusted)], metric="adjustments", unit="", **named))
     return rows
@@ -159,9 +163,12 @@ def table(rows: Sequence[Row]) -> Table:
             continue
         sizes = ", ".join(map(str, fraction.params["sizes"]))
         count = found[method, "adjustments"]
-        lines.append((method, f"{fraction.value:.3f}", f"{step.value:.3f}", f"{count.value:g}", sizes))
+        beside = found[method, "fraction_of_sum_beside"]
+        numbers = (f"{fraction.value:.3f}", f"{beside.value:.3f}", f"{step.value:.3f}", f"{count.value:g}")
+        lines.append((method, *numbers, sizes))
     title = f"{rows[0].case}, {rows[0].hosts} workers, {rows[0].rate_mbit:g} Mbit/s links"
     failures = "\n".join(f"failed: {r.params['reason']}" for r in rows if r.metric == "failed")
     columns: dict[str, Kind] = {"batches": "name"}
-    columns |= dict.fromkeys(("of the sum\nof rates", "s/step", "adjustments"), "number")
+    heads = ("of the sum\nof rates", "of those\nat once", "s/step", "adjustments")
+    columns |= dict.fromkeys(heads, "number")
     return lay(title, {**columns, "sizes": "text"}, lines, failures)

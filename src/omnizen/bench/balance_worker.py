@@ -1,4 +1,4 @@
-"""One worker of ``omnizen bench balance``: alone, with even batches, and with balanced ones. Run on every host as
+"""One worker of ``omnizen bench balance``: by itself, with even batches and with balanced ones. Run on every host as
 
 ``python -m omnizen.bench.balance_worker JOB.json`` with the environment that torchrun sets.
 """
@@ -41,7 +41,7 @@ class BalanceJob(BaseModel):
 
     Args:
         batch: samples of a worker and step where batches are even.
-        alone_s: seconds for which each worker trains alone, one after the other.
+        alone_s: seconds for which each worker trains by itself, one after the other and then all at once.
         steps: of each method; ``even`` takes a third.
         settle_steps: first steps of a method, which do not count.
     """
@@ -83,7 +83,8 @@ class BalanceAnswer(BaseModel):
     """What one worker measured.
 
     Args:
-        alone_s: seconds of each step that it took alone.
+        alone_s: seconds of each step that it took by itself, while the others waited.
+        beside_s: the same while the others did so too, which on shared cores takes longer.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -91,6 +92,7 @@ class BalanceAnswer(BaseModel):
     rank: int
     failed: str = ""
     alone_s: list[float] = Field(default_factory=list)
+    beside_s: list[float] = Field(default_factory=list)
     trained: dict[str, Trained] = Field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
@@ -116,7 +118,7 @@ def main(path: str) -> int:
 
 
 def work(job: BalanceJob, answer: BalanceAnswer) -> None:
-    """Train alone in turn, then together by each method."""
+    """Train by itself in turn, then all beside each other, then together by each method."""
     from omnizen.bench.cases import make_case
 
     torch.set_num_threads(1)
@@ -126,6 +128,8 @@ def work(job: BalanceJob, answer: BalanceAnswer) -> None:
         dist.barrier()
         if rank == answer.rank:
             answer.alone_s = alone(case, job)
+    dist.barrier()
+    answer.beside_s = alone(case, job)
     for name in job.methods:
         dist.barrier()
         answer.trained[name] = together(case, job, name)

@@ -17,7 +17,7 @@ from omnizen.plan.apportion import level, whole
 from omnizen.plan.step_cost import StepCosts
 
 LAWS = ("fitted", "proportional")
-STARTS = ("cores", "even")
+STARTS = ("measured", "even")
 OUTLIERS = 3.0
 """Standard errors by which a time must be off before it counts as different."""
 SURE = 4.0
@@ -60,8 +60,8 @@ class BatchLaw:
     """Samples that no worker gets more of, e.g. because of its memory."""
     global_batch: int | None = None
     """Samples of all workers a step; needed only where ``run.prepare`` gets no loader."""
-    start: Literal["cores", "even"] | tuple[float, ...] = "cores"
-    """First sizes: by the cores that each worker computes with, alike, or by shares (see ``plan.open_loop``)."""
+    start: Literal["measured", "even"] | tuple[float, ...] = "measured"
+    """First sizes: by how fast each worker multiplies matrices, alike, or by shares (see ``plan.open_loop``)."""
 
     def __post_init__(self) -> None:
         if self.law not in LAWS:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from omnizen.errors import UserError, nearest
-from omnizen.measure.device import available_cores
+from omnizen.measure.flops import flops_per_s
 from omnizen.measure.texts import gather_texts
 from omnizen.plan.apportion import apportion
 from omnizen.plan.batch_control import BatchControl, BatchLaw
@@ -117,16 +117,13 @@ def first_sizes(wanted: Wanted, shares: Sequence[float]) -> tuple[int, ...]:
 
 
 def open_loop(wanted: Wanted, gather: Callable[[str], list[str]], device: torch.device) -> tuple[int, ...]:
-    """Return the first batch sizes: given shares, else by the cores that each rank computes with (collective).
-
-    Cores say nothing where a rank computes on a GPU; then all begin alike.
-    """
-    cores = 0.0 if device.type != "cpu" else min(available_cores(), float(torch.get_num_threads()))
-    everyone = [float(text) for text in gather(repr(cores))]
+    """Return the first batch sizes: by given shares, else by how fast each rank multiplies (collective)."""
     if wanted.shares is not None:
         return first_sizes(wanted, wanted.shares)
-    even = wanted.law is None or wanted.law.start == "even" or min(everyone) <= 0
-    return first_sizes(wanted, (1.0,) * len(everyone) if even else everyone)
+    ranks = len(gather(""))  # all begin to measure together, as they will train
+    if ranks == 1 or wanted.law is None or wanted.law.start == "even":
+        return first_sizes(wanted, (1.0,) * ranks)
+    return first_sizes(wanted, [float(text) for text in gather(repr(flops_per_s(device)))])
 
 
 def first_batches(
