@@ -37,7 +37,8 @@ class Settings:
         rate: of each link, before dilation ("1gbit").
         dilation: factor that slows links and processors, or ``auto``.
         batch: samples of a worker where batches are even.
-        steps: of a method; ``even`` takes a third.
+        steps: of a method; ``even`` takes a quarter.
+        pin: keep each worker on one core.
         alone_s: seconds for which each worker is measured by itself.
     """
 
@@ -53,6 +54,7 @@ class Settings:
     alone_s: float = 5.0
     limit_s: float = 600.0
     seed: int = 0
+    pin: bool = False
 
     def __post_init__(self) -> None:
         if self.case not in PLANS:
@@ -82,13 +84,14 @@ def run_balance(
     }  # fmt: skip
     params = {
         "batch": batch, "cpu": list(settings.cpu), "dilation": settings.dilation, "plan": PLANS[settings.case],
-        "seed": settings.seed,
+        "seed": settings.seed, "pin": settings.pin,
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="omnizen-balance-") as folder:
         out = Path(folder)
         job = BalanceJob(
             case=settings.case, batch=batch, methods=settings.methods, alone_s=settings.alone_s,
             steps=settings.steps, settle_steps=settings.settle_steps, limit_s=settings.limit_s, seed=settings.seed,
+            pin=settings.pin,
             out=out,
         )  # fmt: skip
         path = out / "job.json"

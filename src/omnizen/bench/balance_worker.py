@@ -1,4 +1,4 @@
-"""One worker of ``omnizen bench balance``: by itself, with even batches and with balanced ones. Run on every host as
+"""One worker of ``omnizen bench balance``: by itself, with even and with balanced batches. Run on every host as
 
 ``python -m omnizen.bench.balance_worker JOB.json`` with the environment that torchrun sets.
 """
@@ -42,7 +42,8 @@ class BalanceJob(BaseModel):
     Args:
         batch: samples of a worker and step where batches are even.
         alone_s: seconds for which each worker trains by itself, one after the other and then all at once.
-        steps: of each method; ``even`` takes a third.
+        steps: of each method; ``even`` takes a quarter.
+        pin: keep each worker's threads on one core, so that none of them holds a part of the quota on another.
         settle_steps: first steps of a method, which do not count.
     """
 
@@ -54,6 +55,7 @@ class BalanceJob(BaseModel):
     alone_s: float
     steps: int
     settle_steps: int
+    pin: bool = False
     limit_s: float
     seed: int
     out: Path
@@ -122,6 +124,9 @@ def work(job: BalanceJob, answer: BalanceAnswer) -> None:
     from omnizen.bench.cases import make_case
 
     torch.set_num_threads(1)
+    if job.pin:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, [cores[answer.rank % len(cores)]])
     dist.init_process_group("gloo", timeout=timedelta(seconds=job.limit_s))
     case = make_case(job.case)
     for rank in range(dist.get_world_size()):
@@ -163,7 +168,7 @@ def together(case: Case, job: BalanceJob, name: str) -> Trained:
     optimizer: Any = case.make_optimizer(model)
     plan = PLANS[job.case]
     reads = case.reads if plan == "lazy" else None
-    steps = job.steps if name != "even" else max(job.settle_steps + 3, job.steps // 3)
+    steps = job.steps if name != "even" else max(job.settle_steps + 3, job.steps // 4)
     done = Trained()
     with oz.init(timeout_s=job.limit_s, seed=job.seed) as run:
         dealt = loader(case, job.batch)
@@ -180,16 +185,11 @@ def together(case: Case, job: BalanceJob, name: str) -> Trained:
             done.samples.append(sum(run.batch_sizes))
             if run.balance is not None and run.balance.control.adjustments > before:
                 done.adjusted.append(step)
-            if answer_rank() == 0:
+            if run.rank == 0:
                 print(f"{name} step {step} {done.step_s[-1]:.2f} s {list(run.batch_sizes)}", flush=True)
         run.flush()
         done.sizes = run.batch_sizes
     return done
-
-
-def answer_rank() -> int:
-    """Return this worker's rank."""
-    return int(os.environ["RANK"])
 
 
 def endless(batches: Any) -> Iterator[Batch]:

@@ -23,9 +23,10 @@ def balance(
     methods: Annotated[
         str, typer.Option(help="Comma-separated: even, balanced, balanced-from-even, paper-from-even.")
     ] = "even,balanced-from-even,balanced",
-    steps: Annotated[int, typer.Option(help="Steps of each method; even takes a third.")] = 30,
+    steps: Annotated[int, typer.Option(help="Steps of each method; even takes a quarter.")] = 30,
     alone: Annotated[float, typer.Option(help="Seconds for which each worker is measured by itself.")] = 5.0,
     seed: Annotated[int, typer.Option(help="Of the model and the order of the data.")] = 0,
+    pin: Annotated[bool, typer.Option("--pin", help="Keep each worker's threads on one core.")] = False,
     json: Annotated[
         Path | None, typer.Option("--json", help="Append the rows to this file, one JSON object a line.")
     ] = None,
@@ -41,7 +42,7 @@ def balance(
     settings = bench.Settings(
         case=case, hosts=hosts, cpu=tuple(numbers(cpu, "--cpu", float)), rate=rate,
         dilation=dilation_factor(dilation), batch=batch, methods=tuple(words(methods)), steps=steps, alone_s=alone,
-        seed=seed,
+        seed=seed, pin=pin,
     )  # fmt: skip
     if json is not None:
         append(json, [])
