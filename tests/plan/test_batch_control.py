@@ -184,6 +184,20 @@ def test_backs_off_from_a_size_at_which_a_worker_is_slower_a_sample() -> None:
     assert len(changed) <= 4
 
 
+def test_workers_that_share_a_machine_and_all_become_slower_are_not_bounded() -> None:
+    """While the slowest works alone at the end of a step it has the machine to itself; balanced, nobody has."""
+
+    class Crowded(Cluster):
+        def times(self, sizes: Sequence[int]) -> list[float]:
+            times = super().times(sizes)
+            return [t * (1.3 if max(times) < 1.5 * min(times) else 1.0) for t in times]
+
+    control = BatchControl([32] * 4)
+    changed = drive(control, Crowded([1, 1, 1, 3]), 60)
+    assert len(changed) <= 3
+    assert control.sizes in [(39, 38, 38, 13), (38, 39, 38, 13), (38, 38, 39, 13)]
+
+
 def test_one_worker_has_nothing_to_balance() -> None:
     control = BatchControl([32])
     assert drive(control, Cluster([1.0]), 20) == []

@@ -7,7 +7,7 @@ import pytest
 from omnizen.errors import UserError
 from omnizen.measure.facts import DeviceFacts, Facts
 from omnizen.plan.apportion import apportion
-from omnizen.plan.open_loop import shares_from
+from omnizen.plan.open_loop import advice, shares_from
 
 
 def facts(*devices: dict, world_size: int | None = None) -> Facts:
@@ -36,6 +36,14 @@ def test_an_even_split_takes_twice_as_long_as_one_by_rates_where_one_device_is_a
         max(n / rate for n, rate in zip(sizes, rates, strict=True)) for sizes in ((64, 64), apportion(128, shares))
     )
     assert even / by_rate == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_plan_says_what_balanced_batches_would_bring() -> None:
+    (line,) = advice(facts({"samples_per_s": {"8": 30.0}}, {"samples_per_s": {"8": 10.0}}))
+    assert "shares 0.75, 0.25" in line
+    assert "take 50% of the compute time" in line
+    assert not advice(facts({"samples_per_s": {"8": 30.0}}, {"samples_per_s": {"8": 29.0}}))
+    assert not advice(facts({"samples_per_s": {"8": 30.0}}, world_size=2))
 
 
 def test_without_rates_cores_count() -> None:

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from omnizen.errors import Disagreement, UserError
 from omnizen.events import BalanceEvent, StepEvent, events_path, read_events
 from omnizen.plan.batch_control import BatchLaw
-from omnizen.train import prepare
+from omnizen.strategies import local_sgd
+from omnizen.train import balance_wish, prepare
 from omnizen.train.own_time import OwnTime
 from omnizen.train.run import Run
 from tests.train.helpers import alone, assert_close, assert_equal, on_ranks, sgd, weights
@@ -293,6 +294,29 @@ def test_loaders_that_are_not_dealt_out_are_refused() -> None:
             ask(run, BatchLaw(global_batch=3), None)
 
     on_ranks(4, body)
+
+
+def test_strategies_with_a_pace_of_their_own_are_refused() -> None:
+    def body(run: Run) -> None:
+        model, x, _ = model_and_data(8)
+        loader = DataLoader(TensorDataset(x), batch_size=2)
+        with pytest.raises(UserError, match="own pace: leave balance away"):
+            run.prepare(model, sgd(model), loader, plan=local_sgd(every=2), balance="auto")
+
+    on_ranks(2, body)
+
+
+def test_the_first_sizes_follow_measured_speeds(monkeypatch) -> None:
+    speeds = iter([3e9, 1e9])
+    monkeypatch.setattr(balance_wish, "flops_per_s", lambda device: next(speeds))
+
+    def body(run: Run) -> tuple[int, ...]:
+        ask(run, "auto")
+        return run.batch_sizes
+
+    first, second = on_ranks(2, body)
+    assert first == second
+    assert sorted(first) == [1, 3]
 
 
 def test_ranks_that_ask_for_different_things_are_named() -> None:

@@ -29,6 +29,8 @@ PROMISE = 0.02
 """A change must promise to shorten the slowest worker's time by so much."""
 WAITS = (1, 1, 2, 4, 8)
 """Windows seen before a change, by the changes there were since a speed changed: quick first, then sure."""
+MUCH_SLOWER = 0.2
+"""A worker that grew and gets so much less done a second, against the others, has outgrown its memory or cache."""
 FIRST_PATIENCE = 40
 """Windows after which a bound that lower throughput has set is tried again; doubled each time it is confirmed."""
 
@@ -219,15 +221,23 @@ class BatchControl:
         return far and 1 - then_s / self._seconds[slowest] > max(PROMISE, 2 * self._error(slowest))
 
     def _keep_bounds(self) -> None:
-        """Bound workers that became slower a sample when they grew; try again after some time."""
-        for k, size in enumerate(self.sizes):
-            old, bound = self._grown[k], self._bounds.get(k)
-            if old is not None:
-                rate = size / self._seconds[k]
-                if rate < self._throughput[k] * (1 - max(0.05, OUTLIERS * self._error(k))):
+        """Bound workers that became much slower a sample when they grew; try again after some time.
+
+        Where all became slower, as workers that share a machine do when none of them waits any more, it was not the
+        size.
+        """
+        if any(old is not None for old in self._grown):
+            rates = [size / s for size, s in zip(self.sizes, self._seconds, strict=True)]
+            kept = [now / before for now, before in zip(rates, self._throughput, strict=True)]
+            usual = min(1.0, median(kept))
+            for k, old in enumerate(self._grown):
+                bound = self._bounds.get(k)
+                if old is None:
+                    continue
+                if kept[k] < usual * (1 - max(MUCH_SLOWER, OUTLIERS * self._error(k))):
                     patience = 2 * bound.patience if bound else FIRST_PATIENCE
                     self._bounds[k] = _Bound(old, self._windows + patience, patience)
-                elif bound and size > bound.most:
+                elif bound and self.sizes[k] > bound.most:
                     del self._bounds[k]
         self._grown = [None] * len(self.sizes)
 

@@ -8,6 +8,7 @@ from omnizen.errors import UserError
 from omnizen.measure.facts import Facts, GradientFacts
 from omnizen.plan.lazy import LAZY, SUMMARY
 from omnizen.plan.links import LinkModel
+from omnizen.plan.open_loop import advice
 from omnizen.plan.plan import Plan, TensorPlan
 from omnizen.plan.words import amount, duration, rate
 
@@ -28,7 +29,7 @@ def explain(plan: Plan, facts: Facts) -> str:
     parts = [
         ("Measured", measured(facts)),
         ("Chosen", _chosen(plan, facts)),
-        ("Expected of one step", _expected(plan)),
+        ("Expected of one step", [*_expected(plan), *advice(facts)]),
         ("Unsure", _unsure(plan, facts) or ["nothing that was looked at"]),
     ]
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts)

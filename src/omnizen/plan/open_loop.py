@@ -11,6 +11,9 @@ import math
 from omnizen.errors import UserError
 from omnizen.measure.facts import DeviceFacts, Facts
 
+UNLIKE = 1.1
+"""Rates of which one is so many times another are worth a word."""
+
 
 def shares_from(facts: Facts, *, batch: int | None = None) -> tuple[float, ...]:
     """Return each rank's share of a global batch, in proportion to what it gets done.
@@ -45,6 +48,24 @@ def shares_from(facts: Facts, *, batch: int | None = None) -> tuple[float, ...]:
         rates = [device.cores for device in ranks]
     total = math.fsum(rates)
     return tuple(rate / total for rate in rates)
+
+
+def advice(facts: Facts) -> list[str]:
+    """Return a line on what balanced batches would bring; none where no rates were measured or all are alike.
+
+    Example:
+        >>> advice(Facts(torch_version="2.13.0", world_size=1))
+        []
+    """
+    rates = _rates(facts.devices, None) if facts.devices else None
+    if rates is None or len(rates) < facts.world_size or max(rates) < UNLIKE * min(rates):
+        return []
+    shares = ", ".join(f"{share:.3g}" for share in shares_from(facts))
+    less = len(rates) * min(rates) / math.fsum(rates)
+    return [
+        f"with even batches all wait for the slowest worker; shares {shares} (balance='auto' in run.prepare) would "
+        f"take {less:.0%} of the compute time"
+    ]
 
 
 def _rates(ranks: list[DeviceFacts], batch: int | None) -> list[float] | None:
