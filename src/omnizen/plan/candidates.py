@@ -47,11 +47,10 @@ def candidates(facts: Facts, plan: Plan) -> list[Candidate]:
     """
     from omnizen.catalog import REDUCERS
 
-    if (
-        facts.world_size < 2
-        or not facts.links
-        or {t.name for t in plan.tensors} != {g.name for g in facts.gradients}
-    ):
+    size = facts.world_size
+    if size < 2 or len({(link.source, link.dest) for link in facts.links}) < size * (size - 1):
+        return []
+    if {t.name for t in plan.tensors} != {g.name for g in facts.gradients}:
         return []
     links = LinkModel.of(facts.links, facts.world_size, facts.meetings)
     rates = slowest_rates(facts.devices)

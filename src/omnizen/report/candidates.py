@@ -63,7 +63,7 @@ def _row(candidate: Candidate, planned_s: float, measured_s: float | None) -> li
         candidate.scheme,
         "yes" if candidate.lossy else "no",
         numbers.seconds(candidate.step_s),
-        f"{numbers.significant(planned_s / candidate.step_s)} {numbers.TIMES}",
+        f"{numbers.significant(planned_s / candidate.step_s)} {numbers.TIMES}" if candidate.step_s else "",
         numbers.nbytes(candidate.rx_bytes),
         numbers.seconds(measured_s) if measured_s is not None else numbers.MISSING,
     ]
