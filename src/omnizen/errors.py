@@ -57,6 +57,10 @@ class PeerTimeout(PeerLost):
         )
 
 
+class TakenForLost(OmnizenError, RuntimeError):
+    """The other ranks heard nothing from this one for so long that they went on without it."""
+
+
 class NoAnswer(OmnizenError, RuntimeError):
     """A rank was asked something and what answers there raised an error; says which."""
 

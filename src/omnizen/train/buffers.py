@@ -53,13 +53,31 @@ class Buffers:
 
     def reduce(self, comm: Comm, share: float) -> None:
         """Exchange (in the wire thread); only called when some rank's buffers changed."""
-        flat = torch.zeros(self.layout.numel + len(self._places), dtype=torch.float64, device=comm.device)
+        flat = self.packed(share / comm.size, first=comm.rank == 0).to(comm.device)
+        self._late = comm.all_reduce(flat).wait()
+
+    def packed(self, share: float, *, first: bool) -> Tensor:
+        """Return this rank's buffers as they are added up over ranks, float64; empty where there are none.
+
+        Args:
+            share: what averaged ones are multiplied by.
+            first: whether the others are taken from this rank.
+        """
+        flat = torch.zeros(self.layout.numel + len(self._places), dtype=torch.float64)
         for i, (buffer, slot) in enumerate(zip(self._now(), self.layout.slots, strict=True)):
-            weight = share / comm.size if i < self._averaged else float(comm.rank == 0)
+            weight = share if i < self._averaged else float(first)
             if buffer is not None and weight:
                 self.layout.view(flat, slot).copy_(real(buffer.detach())).mul_(weight)
                 flat[self.layout.numel + i] = 1.0
-        self._late = comm.all_reduce(flat).wait()
+        return flat
+
+    def take_sum(self, total: Tensor) -> None:
+        """Write what ``packed(1.0, ...)`` of several ranks adds up to."""
+        ends = [slot.begin + slot.numel for slot in self.layout.slots[: self._averaged]]
+        for i, slot in enumerate(self.layout.slots[: self._averaged]):
+            total[slot.begin : ends[i]] /= max(1.0, float(total[self.layout.numel + i]))
+        self._late = total
+        self.finish()
 
     def finish(self) -> None:
         """Write what came (in the user's thread, after backward)."""

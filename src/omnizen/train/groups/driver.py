@@ -1,0 +1,274 @@
+"""Drives compute groups: takes the group's gradient away from the user's optimizer and brings new weights back.
+
+Reference: Hadjis, Zhang, Mitliagkas, Iter and Ré, "Omnivore: An Optimizer for Multi-device Deep Learning on CPUs and
+GPUs", arXiv 1606.04487, 2016 (compute groups; momentum at the model server, shared by all groups).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from omnizen.comm.letters import seal, unseal
+from omnizen.comm.meter import Metered
+from omnizen.errors import UserError
+from omnizen.protocols import Comm, HasMailbox, Mailbox
+from omnizen.train.groups.client import NOTHING, Asked, Client
+from omnizen.train.groups.copies import Copies
+from omnizen.train.groups.layout import cut, first_host
+from omnizen.train.groups.members import Members
+from omnizen.train.groups.messages import Ask, Message, pack_text, unpack_answer, unpack_text
+from omnizen.train.groups.mirror import cut_state, join_states, settings_text
+from omnizen.train.groups.server import Answer, Owner
+from omnizen.train.groups.service import Layout, Service
+from omnizen.train.groups.slices import Item, gradient_item, pack_items
+
+if TYPE_CHECKING:
+    from omnizen.train.run import Run
+
+
+class Groups:
+    """One rank of compute groups.
+
+    Args:
+        run: its engine averages gradients inside this rank's group.
+        groups: ranks of each group.
+        inside: comm of this rank's group, for gathering what members were answered.
+    """
+
+    def __init__(self, run: Run, groups: Sequence[Sequence[int]], inside: Comm) -> None:
+        self._run, self._inside = run, inside
+        self._box = open_mailbox(run)
+        self.members = Members(groups, self._box.lost)
+        self.group = self.members.group_of(run.rank)
+        self._params, owners = owned_params(run.model, run.optimizers)
+        shards = cut(self._params, run.size)
+        self._layout = Layout(
+            shards,
+            [[self._params[piece.param].dtype for piece in shard] for shard in shards],
+            [[owners[piece.param] for piece in shard] for shard in shards],
+            run.optimizers,
+        )
+        self.notes: list[str] = []
+        """What happened to other ranks, in sentences."""
+        self._told = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Lay values out from the model, and optimizer state from the optimizers, which keep none of it."""
+        layout, shards = self._layout, self._layout.shards
+        self._copies = Copies(shards, self._params, len(self.members.groups))
+        if not hasattr(self, "service"):
+            self.service = Service(self._box, self.members, layout, self._copies, self.notes.append)
+            self.client = Client(self._box, self.members, len(shards), self._copies.lock, self._lost)
+            self._mine = share_work(self.members.groups[self.group], len(shards), self._run.size)[self._run.rank]
+        self._sequence = 0
+        self._taken: dict[int, Tensor] = {}
+        self.service.open(self._copies, self._cut_states)
+        for optimizer in self._run.optimizers:
+            optimizer.state.clear()
+
+    def _cut_states(self, shard: int) -> list[dict[str, Any]]:
+        found = []
+        for piece, owner in zip(self._layout.shards[shard], self._layout.owners[shard], strict=True):
+            param = self._params[piece.param]
+            state = self._run.optimizers[owner.optimizer].state.get(param, {})
+            found.append(cut_state(state, param.shape, piece))
+        return found
+
+    def serve(self) -> None:
+        """Begin to answer, once all of this rank is set up."""
+        self._box.serve(self.service.answer)
+
+    def _lost(self, rank: int) -> None:
+        self.notes.append(f"rank {rank} is lost; its group {self.members.group_of(rank)} takes no part any more")
+
+    # --- steps
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Take all gradients away, so that the user's optimizer does nothing."""
+        del optimizer
+        for number, param in enumerate(self._params):
+            if param.grad is not None:
+                self._taken[number], param.grad = param.grad, None
+
+    def after_step(self) -> None:
+        """Contribute the group's gradient and take the newest weights."""
+        taken, self._taken = self._taken, {}
+        if not taken:
+            return
+        began_s = time.monotonic()
+        self._box.step = self._run.step
+        settings = pack_text(settings_text(self._run.optimizers))
+        asked: dict[int, Asked] = {}
+        for shard in self._mine:
+            items: list[Item] = [gradient_item(taken.get(s.param), s) for s in self._layout.shards[shard]]
+            numbers = (self._sequence, self._copies.version(shard))
+            asked[shard] = self.client.ask_shard(Ask.PUSH, shard, numbers, [settings, *pack_items(items)])
+        self._sequence += 1
+        self._take(asked)
+        if len(self._run.optimizers) == 1:  # as if it had never been away
+            for number, grad in taken.items():
+                self._params[number].grad = grad
+        if self._run._record is not None:
+            self._run._record.waited(began_s, time.monotonic())
+        self._tell()
+
+    def _take(self, asked: dict[int, Asked]) -> None:
+        """Wait for answers to this rank's shards, hear those of the others in the group, and write new weights."""
+        answers: dict[int, Message] = {}
+        for shard, each in asked.items():
+            answers[shard] = each.wait(partial(self._accept, shard))
+        found = {shard: self._read(shard, answer.parts) for shard, answer in answers.items()}
+        if self._inside.size > 1:
+            own = [torch.tensor(sorted(answers), dtype=torch.int64)]
+            letters = [*own, *(seal(answers[shard].parts) for shard in sorted(answers))]
+            for letter in self._run.engine.call(lambda: self._inside.all_gather([seal(letters)]).wait()):
+                numbers, *sealed = unseal(letter[0].cpu())
+                for shard, each in zip(numbers.tolist(), sealed, strict=True):
+                    if shard not in found:
+                        found[shard] = self._read(shard, unseal(each))
+                        self._copies.accept(shard, found[shard])
+        self._write(found)
+
+    def _read(self, shard: int, parts: list[Tensor]) -> Answer:
+        return unpack_answer(parts, self._layout.shards[shard], self._layout.dtypes[shard])
+
+    def _accept(self, shard: int, message: Message) -> None:
+        self._copies.accept(shard, self._read(shard, message.parts))
+
+    @torch.no_grad()
+    def _write(self, found: dict[int, Answer]) -> None:
+        for shard, answer in found.items():
+            for piece, item in zip(self._layout.shards[shard], answer.items, strict=True):
+                param = self._params[piece.param]
+                plain = param.is_contiguous()
+                whole = param if plain else param.contiguous()
+                if isinstance(item, tuple):
+                    piece.of(whole)[item[0].to(param.device)] = item[1].view(-1, *piece.shape[1:]).to(param.device)
+                elif item is not None:
+                    piece.of(whole).copy_(item)
+                if not plain and item is not None:
+                    param.copy_(whole)
+
+    def _tell(self) -> None:
+        record = self._run._record
+        for text in self.notes[self._told :] if record is not None else []:
+            record.note(self._run.step, text)
+            self._told += 1
+
+    # --- meetings
+
+    def flush(self) -> None:
+        """Let all ranks have the newest weights, and the average of the groups' BatchNorm statistics."""
+        self._box.step = self._run.step
+        label = "run.close()" if self._run._closed else "run.flush() or run.save()"
+        first = self.members.groups[self.group][0] == self._run.rank
+        buffers = self._run.engine.buffers
+        brought = buffers.packed(1.0, first=self._run.rank == self.members.working()[0]) if first else NOTHING
+        total = self.client.meet(label, brought)
+        if total.numel():
+            buffers.take_sum(total)
+        pulls = {
+            shard: self.client.ask_shard(Ask.PULL, shard, (self._copies.version(shard),)) for shard in self._mine
+        }
+        self._take(pulls)
+        self.client.meet(f"{label}, end", NOTHING)
+        self._tell()
+
+    def close(self) -> None:
+        """Leave, once all others have heard that the last meeting was complete."""
+        if self.client.meetings and self._run.rank == self.client.meeting_rank():
+            self.service.assembly.all_told(self.client.meetings - 1, self._box.timeout_s)
+        self._box.close()
+
+    # --- what is known, and what is kept
+
+    def staleness(self) -> Counter[int]:
+        """Return how stale contributions were, over all shards: how often each number of versions was counted."""
+        total: Counter[int] = Counter()
+        for rank in range(self._run.size):
+            if rank not in self.members.lost:
+                for versions, count in self.client.ask(Ask.STALENESS, (), first=rank).wait().parts[0].tolist():
+                    total[versions] += count
+        return total
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Let the user's optimizers hold the state that lies at the servers, on this rank alone."""
+        found: dict[int, list[Any]] = {}
+        for shard, pieces in enumerate(self._layout.shards):
+            answer = self.client.ask_shard(Ask.STATES, shard).wait()
+            states: list[dict[str, Any]] = [{} for _ in pieces]
+            names = json.loads(unpack_text(answer.parts[0]))
+            for (number, name, tensor), value in zip(names, answer.parts[1:], strict=True):
+                states[number][name] = value if tensor else value.item()
+            for piece, state in zip(pieces, states, strict=True):
+                found.setdefault(piece.param, []).append((piece, state))
+        for number, states in found.items():
+            joined = join_states(states, self._params[number])
+            if joined:
+                self._optimizer_of(number).state[self._params[number]] = joined
+        try:
+            yield
+        finally:
+            for optimizer in self._run.optimizers:
+                optimizer.state.clear()
+
+    def _optimizer_of(self, number: int) -> Optimizer:
+        param = self._params[number]
+        return next(o for o in self._run.optimizers for g in o.param_groups if any(p is param for p in g["params"]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: weights and the optimizer's state are where every checkpoint has them."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin anew from the weights and the optimizer's state that were restored."""
+        del state
+        self._begin()
+
+
+def owned_params(model: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[list[Parameter], list[Owner]]:
+    """Return the model's trained parameters that an optimizer steps, and whose they are."""
+    of = {
+        id(p): Owner(i, j)
+        for i, optimizer in enumerate(optimizers)
+        for j, group in enumerate(optimizer.param_groups)
+        for p in group["params"]
+    }
+    params = [p for p in model.parameters() if p.requires_grad and id(p) in of]
+    return params, [of[id(p)] for p in params]
+
+
+def share_work(group: Sequence[int], shards: int, size: int) -> dict[int, list[int]]:
+    """Return which members of a group push and pull which shards: hosts their own, the rest evenly.
+
+    Example:
+        >>> share_work([0, 1], shards=4, size=4)
+        {0: [0, 2], 1: [1, 3]}
+    """
+    work: dict[int, list[int]] = {rank: [] for rank in group}
+    hosts = {shard: first_host(shard, shards, size) for shard in range(shards)}
+    for shard, host in sorted(hosts.items(), key=lambda each: (each[1] not in work, each[0])):
+        least = min(group, key=lambda rank: len(work[rank]))
+        work[host if host in work else least].append(shard)
+    return {rank: sorted(found) for rank, found in work.items()}
+
+
+def open_mailbox(run: Run) -> Mailbox:
+    """Make the mailbox of a run, counted with its gradients (collective)."""
+    if not isinstance(run.control, HasMailbox):
+        raise UserError(f"a {type(run.control).__name__} has no mailboxes, which compute groups need")
+    box = run.control.mailbox("servers")
+    return run.gradients.rewrap_mailbox(box) if isinstance(run.gradients, Metered) else box
