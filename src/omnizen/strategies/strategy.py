@@ -49,6 +49,8 @@ class Strategy:
     """Step from which all ranks count alike; 0 for never."""
     delay: int = 0
     """Steps between the start of an exchange and the use of its result."""
+    groups: int | tuple[tuple[int, ...], ...] = 1
+    """Compute groups, of ranks that step together: how many, or the ranks of each; 1 is everybody."""
     members: Literal["everyone"] = "everyone"
     """Who takes part in a step."""
     local: None = None
@@ -69,6 +71,7 @@ class Strategy:
                     f"a strategy with share={self.share!r} and {name}={given!r} is not supported yet; use "
                     f"{name}={value!r} (see strategies.sync and strategies.local_sgd)"
                 )
+        self._check_groups()
         self._check_local()
         self._check_weights()
         self._check_reducer()
@@ -124,6 +127,19 @@ class Strategy:
             raise UserError(
                 f"reducer: {nearest(self.reducer, ['auto', *catalog.REDUCERS], listed_by=LISTS_METHODS)}"
             )
+
+    def _check_groups(self) -> None:
+        given = self.groups
+        if isinstance(given, tuple):
+            ranks = [rank for group in given for rank in (group or [None])]
+            whole = all(isinstance(r, int) and not isinstance(r, bool) and r >= 0 for r in ranks)
+            right = bool(given) and whole and len(set(ranks)) == len(ranks)
+        else:
+            right = isinstance(given, int) and not isinstance(given, bool) and given >= 1
+        if not right:
+            raise UserError(f"groups: a number of 1 or more, or each group's ranks, each once; got {given!r}")
+        if given != 1 and self.share != "grad":
+            raise UserError(f"compute groups share gradients; share={self.share!r} goes with groups=1")
 
 
 def _number(value: object) -> bool:

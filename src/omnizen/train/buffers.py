@@ -73,9 +73,8 @@ class Buffers:
 
     def take_sum(self, total: Tensor) -> None:
         """Write what ``packed(1.0, ...)`` of several ranks adds up to."""
-        ends = [slot.begin + slot.numel for slot in self.layout.slots[: self._averaged]]
         for i, slot in enumerate(self.layout.slots[: self._averaged]):
-            total[slot.begin : ends[i]] /= max(1.0, float(total[self.layout.numel + i]))
+            self.layout.view(total, slot).div_(max(1.0, float(total[self.layout.numel + i])))
         self._late = total
         self.finish()
 

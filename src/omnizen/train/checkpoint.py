@@ -62,7 +62,7 @@ def save(run: Run, folder: str | Path) -> None:
         if run.rank == 0:
             for path in (target, partial, old):
                 _check_own(path)
-            with _writing(target), run.detached.attached():
+            with _writing(target), run.detached.attached(), run.driver.attached():
                 if partial.exists():
                     shutil.rmtree(partial)
                 partial.mkdir(parents=True)

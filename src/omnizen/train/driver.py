@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.optim import Optimizer
+
+from omnizen.strategies.groups import ranks_of
 
 if TYPE_CHECKING:
     from omnizen.strategies.strategy import Strategy
@@ -36,6 +39,14 @@ class Driver(Protocol):
         """Let go of threads and comms; calling it twice is harmless."""
         ...
 
+    def staleness(self) -> dict[int, int]:
+        """Return how often contributions were so many versions old."""
+        ...
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Let the user's optimizers hold all their state, on one rank that writes it into a checkpoint."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank has of its own, in types that ``torch.load(weights_only=True)`` admits."""
         ...
@@ -60,6 +71,14 @@ class EveryStep:
     def close(self) -> None:
         """Do nothing."""
 
+    def staleness(self) -> dict[int, int]:
+        """Return nothing: none is old."""
+        return {}
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Do nothing: they hold it."""
+        return nullcontext()
+
     def state_dict(self) -> dict[str, Any]:
         """Return nothing."""
         return {}
@@ -70,10 +89,17 @@ class EveryStep:
 
 def driver_of(strategy: Strategy, run: Run) -> Driver:
     """Return what drives a strategy; called by all ranks when the run's engine is there."""
-    if strategy.share == "grad":
+    if strategy.share != "grad":
+        from omnizen.train.local import LocalSteps
+
+        return LocalSteps(strategy, run)
+    groups = ranks_of(strategy.groups, run.size)
+    if len(groups) > 1:
+        from omnizen.train.groups.driver import Groups
+
+        return Groups(run, groups)
+    if strategy.weights:
         from omnizen.train.weighted import WeightedGradients
 
-        return WeightedGradients(strategy, run) if strategy.weights else EveryStep()
-    from omnizen.train.local import LocalSteps
-
-    return LocalSteps(strategy, run)
+        return WeightedGradients(strategy, run)
+    return EveryStep()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,14 @@ class LocalSteps:
             self.end_round()
         else:
             self.meet(Turn.FLUSH)
+
+    def staleness(self) -> dict[int, int]:
+        """Return nothing: all ranks average at once."""
+        return {}
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Do nothing: every rank's optimizer holds its own state."""
+        return nullcontext()
 
     def close(self) -> None:
         """Have nothing to let go of."""

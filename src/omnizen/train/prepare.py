@@ -33,6 +33,9 @@ from omnizen.train.control import Turn
 from omnizen.train.detached import Detached
 from omnizen.train.driver import driver_of
 from omnizen.train.everyone import on_everyone
+from omnizen.train.groups.driver import Groups
+from omnizen.train.groups.loader import GroupLoader
+from omnizen.train.groups.setup import check_groups, inside_groups
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
 from omnizen.train.local import LocalSteps
 from omnizen.train.local_checks import check_local, settled
@@ -75,11 +78,12 @@ def prepare(
     scaler, reads = wishes.scaler, wishes.reads
     run._model, run._values = model, wishes.values
     local = wishes.strategy.share != "grad"
+    inside, control = inside_groups(run, wishes.strategy)
     run._engine = engine = Engine(
         model,
-        build(model, routing, _settled if local else make_reducer, comm=run.gradients),
-        run.gradients,
-        run.control,
+        build(model, routing, _settled if local else make_reducer, comm=inside),
+        inside,
+        control,
         reduction=wishes.reduction,
         take_weight=run._take_weight,
         shared_seed=run.seed,
@@ -92,6 +96,8 @@ def prepare(
     _hook_optimizers(run, engine, wishes.strategy)
     if loader is not None:
         run.loader = loader = _share(run, loader, shares)
+    if isinstance(run.driver, Groups):
+        run.driver.serve()
     _begin_record(run, model)
     if machines is not None:
         lazy = may_be_lazy(model, run.optimizers, scaler) if reads is not None else frozenset()
@@ -122,8 +128,9 @@ def _agree(
         run.optimizers = check_optimizers(optimizer, model)
         said, routing, run.plan = choose_routing(model, wishes.plan, run.size, wishes.values, wishes.dense_below)
         check_lazy(model, routing.schemes, run.optimizers, wishes.scaler)
+        check_groups(wishes.strategy, run, routing.schemes.values(), wishes.scaler)
         check_reads(wishes.reads, loader)
-        synchronous = wishes.strategy.share == "grad"
+        synchronous = wishes.strategy.share == "grad" and wishes.strategy.groups == 1
         wanted = check_balance(wishes.balance, loader, run.size, synchronous=synchronous)
         lines = {
             "plan": said,
@@ -161,6 +168,8 @@ def _share(run: Run, loader: Any, shares: Shares | None) -> Any:
         seed = int(gather_texts(run.control, str(seed))[0])
         if isinstance(run.driver, LocalSteps):
             return LocalLoader(loader, run, run.driver, seed)
+        if isinstance(run.driver, Groups):
+            return GroupLoader(loader, run.driver, seed, run._count)
         shared = ShardedLoader(loader, run.rank, run.size, seed, run._count, shares)
     else:
         shared = CountingLoader(loader, run._count, lambda: run.engine.announce(Turn.LOADER_ENDED))
@@ -193,8 +202,11 @@ def strategy_and_plan(
     """Part what ``run.prepare(plan=...)`` was given: plain plans train synchronously."""
     if not isinstance(plan, Strategy):
         return Strategy(), plan
-    plain = plan.share != "grad" and plan.reducer == "auto"
-    return plan, "dense" if plain else plan.reducer
+    if plan.reducer != "auto":
+        return plan, plan.reducer
+    if plan.share != "grad":
+        return plan, "dense"
+    return plan, "zen" if plan.groups != 1 else "auto"
 
 
 def _settled(scheme: str, values: str) -> Reducer:

@@ -23,6 +23,7 @@ from omnizen.train.clip import clip_grad_norm_
 from omnizen.train.control import Turn
 from omnizen.train.detached import Detached
 from omnizen.train.driver import Driver, EveryStep
+from omnizen.train.hyper import set_hyper
 from omnizen.train.loader import ShardedLoader
 from omnizen.train.prepare import Wishes, check_first, prepare, strategy_and_plan
 from omnizen.train.pulls import Pulls, Reads
@@ -201,6 +202,21 @@ class Run:
         """
         self.pulls.flush()
         self.driver.flush()
+
+    def staleness(self) -> dict[int, int]:
+        """Return how old contributions of compute groups were: how often each number of versions was counted.
+
+        A contribution that was taken at the newest weights counts 0. Each server counts for its part of the model.
+        Any rank may ask at any time; empty without compute groups.
+        """
+        return self.driver.staleness()
+
+    def set_hyper(self, *, lr: float | None = None, momentum: float | None = None) -> None:
+        """Set the step size or momentum of all parameter groups from the next step on; called by all ranks.
+
+        Momentum may be below 0, which asynchronous groups can want; for Adam and its like it is the first beta.
+        """
+        set_hyper(self.optimizers, lr, momentum)
 
     def _add_up(self, number: Tensor) -> Tensor:
         return self.engine.call(lambda: self.control.all_reduce(number.to(self.control.device)).wait())

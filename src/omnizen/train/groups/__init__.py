@@ -1,1 +1,1 @@
-"""Compute groups: synchronous inside, asynchronous between, through servers that hold the model and its momentum."""
+"""Compute groups: synchronous inside, asynchronous between; servers hold the model and its momentum."""

@@ -32,6 +32,8 @@ class Client:
     ) -> None:
         self.box, self.members, self._shards, self.lock, self._moved = box, members, shards, lock, moved
         self._meetings = 0
+        self.leaving = False
+        """Whether this is the last meeting: who leaves it first is not lost."""
 
     def host(self, shard: int) -> int:
         """Return who serves a shard now."""
@@ -80,6 +82,8 @@ class Client:
             PeerLost: another member of its group was lost.
         """
         me = self.box.rank
+        if self.leaving:
+            return
         if me in self.members.lost:
             raise TakenForLost(
                 f"rank {me} was silent for longer than {self.box.timeout_s:.0f} s, so the other ranks took it for "

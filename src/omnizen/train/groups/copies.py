@@ -33,13 +33,15 @@ class Copies:
     Args:
         params: the trained parameters, on any device.
         groups: how many groups contribute.
+        version: contributions that are in the parameters.
     """
 
-    def __init__(self, shards: Sequence[Shard], params: Sequence[Tensor], groups: int) -> None:
+    def __init__(self, shards: Sequence[Shard], params: Sequence[Tensor], groups: int, version: int = 0) -> None:
         self.shards = shards
         self.lock = threading.RLock()
         self._copies = [
-            Copy([s.of(params[s.param]).to("cpu", copy=True) for s in shard], 0, (-1,) * groups) for shard in shards
+            Copy([s.of(params[s.param]).to("cpu", copy=True) for s in shard], version, (-1,) * groups)
+            for shard in shards
         ]
 
     def version(self, shard: int) -> int:

@@ -1,7 +1,7 @@
 """Drives compute groups: takes the group's gradient away from the user's optimizer and brings new weights back.
 
-Reference: Hadjis, Zhang, Mitliagkas, Iter and Ré, "Omnivore: An Optimizer for Multi-device Deep Learning on CPUs and
-GPUs", arXiv 1606.04487, 2016 (compute groups; momentum at the model server, shared by all groups).
+Reference: Hadjis, Zhang, Mitliagkas, Iter and Ré, "Omnivore: An Optimizer for Multi-device Deep Learning on
+CPUs and GPUs", arXiv 1606.04487, 2016 (compute groups; momentum at the model server, shared by all groups).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from omnizen.comm.letters import seal, unseal
 from omnizen.comm.meter import Metered
 from omnizen.errors import UserError
-from omnizen.protocols import Comm, HasMailbox, Mailbox
+from omnizen.protocols import HasMailbox, Mailbox
 from omnizen.train.groups.client import NOTHING, Asked, Client
 from omnizen.train.groups.copies import Copies
 from omnizen.train.groups.layout import cut, first_host
@@ -43,11 +43,11 @@ class Groups:
     Args:
         run: its engine averages gradients inside this rank's group.
         groups: ranks of each group.
-        inside: comm of this rank's group, for gathering what members were answered.
     """
 
-    def __init__(self, run: Run, groups: Sequence[Sequence[int]], inside: Comm) -> None:
-        self._run, self._inside = run, inside
+    def __init__(self, run: Run, groups: Sequence[Sequence[int]]) -> None:
+        self._run, self.rank = run, run.rank
+        self._inside = run.engine.gradients
         self._box = open_mailbox(run)
         self.members = Members(groups, self._box.lost)
         self.group = self.members.group_of(run.rank)
@@ -62,16 +62,18 @@ class Groups:
         self.notes: list[str] = []
         """What happened to other ranks, in sentences."""
         self._told = 0
-        self._begin()
+        run.engine.place, run.engine.counted = lambda: self._copies.version(0), "contributions"
+        self._begin(0)
 
-    def _begin(self) -> None:
+    def _begin(self, version: int) -> None:
         """Lay values out from the model, and optimizer state from the optimizers, which keep none of it."""
         layout, shards = self._layout, self._layout.shards
-        self._copies = Copies(shards, self._params, len(self.members.groups))
+        self._copies = Copies(shards, self._params, len(self.members.groups), version)
         if not hasattr(self, "service"):
             self.service = Service(self._box, self.members, layout, self._copies, self.notes.append)
             self.client = Client(self._box, self.members, len(shards), self._copies.lock, self._lost)
             self._mine = share_work(self.members.groups[self.group], len(shards), self._run.size)[self._run.rank]
+        self.client.lock = self._copies.lock
         self._sequence = 0
         self._taken: dict[int, Tensor] = {}
         self.service.open(self._copies, self._cut_states)
@@ -133,11 +135,12 @@ class Groups:
         if self._inside.size > 1:
             own = [torch.tensor(sorted(answers), dtype=torch.int64)]
             letters = [*own, *(seal(answers[shard].parts) for shard in sorted(answers))]
-            for letter in self._run.engine.call(lambda: self._inside.all_gather([seal(letters)]).wait()):
-                numbers, *sealed = unseal(letter[0].cpu())
-                for shard, each in zip(numbers.tolist(), sealed, strict=True):
+            bundle = seal(letters).to(self._inside.device)
+            for (letter,) in self._run.engine.call(lambda: self._inside.all_gather([bundle]).wait()):
+                numbers, *sealed = unseal(letter.cpu())
+                for shard, raw in zip(numbers.tolist(), sealed, strict=True):
                     if shard not in found:
-                        found[shard] = self._read(shard, unseal(each))
+                        found[shard] = self._read(shard, unseal(raw))
                         self._copies.accept(shard, found[shard])
         self._write(found)
 
@@ -163,9 +166,10 @@ class Groups:
 
     def _tell(self) -> None:
         record = self._run._record
-        for text in self.notes[self._told :] if record is not None else []:
-            record.note(self._run.step, text)
-            self._told += 1
+        if record is not None:
+            for text in self.notes[self._told :]:
+                record.note(self._run.step, text)
+                self._told += 1
 
     # --- meetings
 
@@ -175,7 +179,8 @@ class Groups:
         label = "run.close()" if self._run._closed else "run.flush() or run.save()"
         first = self.members.groups[self.group][0] == self._run.rank
         buffers = self._run.engine.buffers
-        brought = buffers.packed(1.0, first=self._run.rank == self.members.working()[0]) if first else NOTHING
+        lowest = self.members.working()[0] in self.members.groups[self.group]
+        brought = buffers.packed(1.0, first=lowest) if first else NOTHING
         total = self.client.meet(label, brought)
         if total.numel():
             buffers.take_sum(total)
@@ -183,6 +188,7 @@ class Groups:
             shard: self.client.ask_shard(Ask.PULL, shard, (self._copies.version(shard),)) for shard in self._mine
         }
         self._take(pulls)
+        self.client.leaving = self._run._closed
         self.client.meet(f"{label}, end", NOTHING)
         self._tell()
 
@@ -215,8 +221,8 @@ class Groups:
                 states[number][name] = value if tensor else value.item()
             for piece, state in zip(pieces, states, strict=True):
                 found.setdefault(piece.param, []).append((piece, state))
-        for number, states in found.items():
-            joined = join_states(states, self._params[number])
+        for number, pieces_of in found.items():
+            joined = join_states(pieces_of, self._params[number])
             if joined:
                 self._optimizer_of(number).state[self._params[number]] = joined
         try:
@@ -230,13 +236,13 @@ class Groups:
         return next(o for o in self._run.optimizers for g in o.param_groups if any(p is param for p in g["params"]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: weights and the optimizer's state are where every checkpoint has them."""
-        return {}
+        """Return counts; weights and the optimizer's state are where every checkpoint has them."""
+        return {"step": self._run.step, "version": self._copies.version(0)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin anew from the weights and the optimizer's state that were restored."""
-        del state
-        self._begin()
+        self._run.engine.step = state["step"]
+        self._begin(state["version"])
 
 
 def owned_params(model: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[list[Parameter], list[Owner]]:

@@ -34,7 +34,7 @@ class Slice:
         return (numel // self.width, self.width) if self.width > 1 else (numel,)
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Return the slice's part of a tensor that is shaped like its parameter, as a view where that is possible."""
+        """Return the slice's part of a tensor that is shaped like its parameter, as a view if possible."""
         return tensor.detach().reshape(-1)[self.begin : self.end].view(self.shape)
 
 
@@ -46,7 +46,8 @@ def cut(params: Sequence[Tensor], servers: int) -> list[Shard]:
 
     Example:
         >>> import torch
-        >>> [[(s.param, s.begin, s.end) for s in shard] for shard in cut([torch.zeros(40000, 3), torch.zeros(5)], 2)]
+        >>> shards = cut([torch.zeros(40000, 3), torch.zeros(5)], 2)
+        >>> [[(s.param, s.begin, s.end) for s in shard] for shard in shards]
         [[(0, 0, 60003)], [(0, 60003, 120000), (1, 0, 5)]]
     """
     total = sum(p.numel() * p.element_size() for p in params)

@@ -17,9 +17,7 @@ class Members:
         gone: returns the ranks that the mailbox knows to be gone.
     """
 
-    def __init__(
-        self, groups: Sequence[Sequence[int]], gone: Callable[[], frozenset[int]] = frozenset
-    ) -> None:
+    def __init__(self, groups: Sequence[Sequence[int]], gone: Callable[[], frozenset[int]] = frozenset) -> None:
         self._gone = gone
         self.groups = [list(group) for group in groups]
         self.size = sum(map(len, self.groups))

@@ -78,7 +78,8 @@ def unpack_answer(parts: Parts, shard: Shard, dtypes: Sequence[torch.dtype]) -> 
 
 def pack_text(text: str) -> Tensor:
     """Return a text as uint8 ``[bytes]``."""
-    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+    raw = bytearray(text.encode())
+    return torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
 
 
 def unpack_text(raw: Tensor) -> str:

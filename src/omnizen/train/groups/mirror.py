@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,13 +11,13 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import (
     ASGD,
-    NAdam,
     SGD,
     Adadelta,
     Adagrad,
     Adam,
     Adamax,
     AdamW,
+    NAdam,
     Optimizer,
     RAdam,
     RMSprop,
@@ -31,8 +30,8 @@ from omnizen.train.groups.layout import Slice
 from omnizen.train.pulls import ROW_WISE
 
 ELEMENTWISE = (SGD, Adam, AdamW, SparseAdam, Adagrad, RMSprop, Adadelta, Adamax, NAdam, RAdam, Rprop, ASGD)
-_OWN_WAY = ("params", "lr", "momentum", "foreach", "fused", "capturable", "differentiable")
-"""Settings that a new optimizer gets with the first push: its constructor refuses some, such as momentum below 0."""
+_AT_THE_START = ("initial_accumulator_value",)
+"""Settings that a constructor uses. All others come with the first push: constructors refuse momentum below 0."""
 
 
 def check_elementwise(optimizers: Sequence[Optimizer]) -> None:
@@ -46,7 +45,7 @@ def check_elementwise(optimizers: Sequence[Optimizer]) -> None:
             names = ", ".join(sorted(each.__name__ for each in ELEMENTWISE))
             raise UserError(
                 f"compute groups keep the optimizer on servers, each over a part of the weights, so it must work "
-                f"element by element; {type(optimizer).__name__} is not known to. Use one of {names}, or plan='auto'"
+                f"element by element; {type(optimizer).__name__} is not known to. Use one of {names}"
             )
 
 
@@ -56,7 +55,9 @@ def settings_text(optimizers: Sequence[Optimizer]) -> str:
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    found = {k: v.item() if isinstance(v, Tensor) and v.numel() == 1 else v for k, v in group.items() if k != "params"}
+    found = {
+        k: v.item() if isinstance(v, Tensor) and v.numel() == 1 else v for k, v in group.items() if k != "params"
+    }
     return {k: v for k, v in found.items() if v is None or isinstance(v, bool | int | float | str | tuple | list)}
 
 
@@ -70,8 +71,7 @@ def apply_settings(mirrors: Mapping[int, Optimizer], text: str) -> None:
 
 def mirror(optimizer: Optimizer, groups: Sequence[Sequence[Parameter]]) -> Optimizer:
     """Make an optimizer of the same kind over other parameters, with as many groups; settings come with pushes."""
-    allowed = inspect.signature(type(optimizer)).parameters
-    fixed = {k: v for k, v in optimizer.defaults.items() if k in allowed and k not in _OWN_WAY}
+    fixed = {k: v for k, v in optimizer.defaults.items() if k in _AT_THE_START}
     return type(optimizer)([{"params": list(params)} for params in groups], **fixed)
 
 

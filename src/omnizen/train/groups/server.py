@@ -136,10 +136,11 @@ class ShardServer:
     def states(self) -> list[dict[str, Any]]:
         """Return the optimizer's state of each slice."""
         with self._lock:
-            return [
-                {k: v.clone() if isinstance(v, Tensor) else v for k, v in self._of(owner).state.get(value, {}).items()}
+            found = [
+                self._of(owner).state.get(value, {})
                 for value, owner in zip(self._values, self._owners, strict=True)
             ]
+            return [{k: _plain(v) if isinstance(v, Tensor) else v for k, v in each.items()} for each in found]
 
     def _apply(self, settings: str, items: Sequence[Item]) -> None:
         if settings != self._settings:
@@ -185,9 +186,13 @@ class ShardServer:
         return value.clone()
 
 
+def _plain(x: Tensor) -> Tensor:
+    """Return a copy; momentum of sparse gradients is a sparse tensor, and travels as a dense one."""
+    return x.to_dense() if x.is_sparse else x.clone()
+
+
 def _gradient(item: Item, value: Tensor) -> Tensor | None:
     if not isinstance(item, tuple):
         return None if item is None else item.view(value.shape)
     rows, found = item
     return torch.sparse_coo_tensor(rows[None], found, value.shape, is_coalesced=True, check_invariants=False)
-

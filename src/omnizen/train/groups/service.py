@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -146,9 +147,7 @@ class Service:
     def _draw(self, source: int, message: Message) -> Message:
         epoch, sequence, wanted, confirmed = message.numbers
         book = self._tickets()
-        ranges = book.draw(
-            epoch, sequence, group=self.members.group_of(source), wanted=wanted, confirmed=confirmed
-        )
+        ranges = book.draw(epoch, sequence, group=self.members.group_of(source), wanted=wanted, confirmed=confirmed)
         return self._said(Said.HERE, parts=[torch.tensor(ranges, dtype=torch.int64).view(-1, 3)])
 
     def _drawn(self, _: int, __: Message) -> Message:
@@ -216,7 +215,7 @@ class Service:
         self.members.hear(answer.lost)
         return answer
 
-    _answers = {
+    _answers: ClassVar[dict[int, Callable[[Service, int, Message], Message]]] = {
         Ask.PUSH: _push,
         Ask.PULL: _pull,
         Ask.VERSION: _version,

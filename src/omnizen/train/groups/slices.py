@@ -31,7 +31,9 @@ def pack_items(items: Sequence[Item]) -> Parts:
         >>> [p.tolist() for p in parts]
         [[1, 0, 2], [1.0, 1.0], [4], [[1.0, 1.0, 1.0]]]
     """
-    forms, whole, rows = [], {}, []
+    forms: list[int] = []
+    whole: dict[torch.dtype, list[Tensor]] = {}
+    rows: list[Tensor] = []
     for item in items:
         if item is None:
             forms.append(Form.NOTHING)

@@ -24,8 +24,10 @@ class TicketBook:
 
     Example:
         >>> book = TicketBook([1, 1], samples=5, drop_last=False)
-        >>> book.draw(0, 0, group=0, wanted=2), book.draw(0, 0, group=1, wanted=2), book.draw(0, 1, group=1, wanted=2)
-        ([(0, 0, 2)], [(0, 2, 4)], [(0, 4, 5)])
+        >>> book.draw(0, 0, group=0, wanted=2), book.draw(0, 0, group=1, wanted=2)
+        ([(0, 0, 2)], [(0, 2, 4)])
+        >>> book.draw(0, 1, group=1, wanted=2)
+        [(0, 4, 5)]
     """
 
     def __init__(self, sizes: Sequence[int], *, samples: int, drop_last: bool) -> None:
@@ -65,7 +67,9 @@ class TicketBook:
         with self._lock:
             if group not in self._gone:
                 self._gone.add(group)
-                unread = [r for key, found in self._out[group].items() if key >= self._confirmed[group] for r in found]
+                unread = [
+                    r for key, found in self._out[group].items() if key >= self._confirmed[group] for r in found
+                ]
                 self._give_back(unread)
                 self._out[group].clear()
 
@@ -73,12 +77,7 @@ class TicketBook:
         """Take over from a host that was lost: in the epochs of what was drawn, only the rest is left."""
         with self._lock:
             for epoch in {each[0] for each in drawn}:
-                free, at = [], 0
-                for _, begin, end in sorted({each for each in drawn if each[0] == epoch}):
-                    if begin > at:
-                        free.append((epoch, at, begin))
-                    at = max(at, end)
-                self._free[epoch] = [*free, (epoch, at, self.samples)] if at < self.samples else free
+                self._free[epoch] = rest_of(drawn, epoch, self.samples)
 
     def free(self, epoch: int) -> list[Range]:
         """Return what nobody has drawn yet, for a checkpoint."""
@@ -122,7 +121,22 @@ class TicketBook:
     def _give_back(self, ranges: list[Range]) -> None:
         working = [self._at[group] for group in self._out if group not in self._gone]
         newest = max(working, default=0)
-        if newest in self._free and self._free[newest]:
+        if self._free.get(newest):
             self._free[newest][:0] = ranges
         else:
             self._returned += ranges
+
+
+def rest_of(ranges: Sequence[Range], epoch: int, samples: int) -> list[Range]:
+    """Return the samples of an epoch that are in none of the ranges.
+
+    Example:
+        >>> rest_of([(0, 3, 5), (0, 0, 2)], 0, 6)
+        [(0, 2, 3), (0, 5, 6)]
+    """
+    found, at = [], 0
+    for _, begin, end in sorted({each for each in ranges if each[0] == epoch}):
+        if begin > at:
+            found.append((epoch, at, begin))
+        at = max(at, end)
+    return [*found, (epoch, at, samples)] if at < samples else found

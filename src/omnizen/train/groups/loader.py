@@ -1,0 +1,153 @@
+"""A loader whose batches a group draws when it is ready, so that fast groups read more of an epoch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sized
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.utils.data import DataLoader
+
+from omnizen.errors import UserError
+from omnizen.train.groups.messages import Ask
+from omnizen.train.groups.tickets import Range, TicketBook, rest_of
+from omnizen.train.loader import inner_loader, share, shared_order, step_sizes
+from omnizen.types import hash_text
+
+if TYPE_CHECKING:
+    from omnizen.train.groups.driver import Groups
+
+
+class TicketSampler:
+    """This rank's part of each batch that its group draws."""
+
+    def __init__(self, loader: DataLoader[Any], driver: Groups, seed: int) -> None:
+        group = driver.members.groups[driver.group]
+        self._driver, self._place, self._ranks = driver, group.index(driver.rank), len(group)
+        assert loader.batch_size is not None
+        self._wanted = loader.batch_size * self._ranks
+        self._loader, self._seed = loader, seed
+        self._dataset_samples = len(cast(Sized, loader.dataset))
+        self.samples = len(self._order_of(0))
+        size = driver.members.size
+        self._steps = step_sizes(self.samples, size, loader.batch_size, drop_last=loader.drop_last)
+        self._orders: dict[int, list[int]] = {}
+        self.epoch = self.sequence = self.done = 0
+        self.ahead: deque[list[Range]] = deque()
+        """Batches that were drawn and are not handed out yet."""
+        self.drawn: list[Range] = []
+        """What the group drew in this epoch and the one before."""
+        self.first: list[list[Range]] = []
+        """Batches to begin with, that were drawn before a checkpoint and not read."""
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def _order_of(self, epoch: int) -> list[int]:
+        return shared_order(self._loader, self._dataset_samples, self._seed, epoch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while ranges := self._draw():
+            self.drawn += ranges
+            indices = [i for at, begin, end in ranges for i in self._order(at)[begin:end]]
+            begin, end = share(len(indices), self._place, self._ranks)
+            self.ahead.append(ranges)
+            yield indices[begin:end]
+
+    def _draw(self) -> list[Range]:
+        if self.first:
+            return self.first.pop(0)
+        numbers = (self.epoch, self.sequence, self._wanted, self.done)
+        found = self._driver.client.ask(Ask.DRAW, numbers).wait().parts[0].tolist()
+        self.sequence += 1
+        return [(epoch, begin, end) for epoch, begin, end in found]
+
+    def _order(self, epoch: int) -> list[int]:
+        if epoch not in self._orders:
+            self._orders = {at: order for at, order in self._orders.items() if at >= epoch - 1}
+            self._orders[epoch] = self._order_of(epoch)
+        return self._orders[epoch]
+
+    def begin(self, epoch: int) -> None:
+        """Begin an epoch."""
+        self.drawn = [each for each in self.drawn if each[0] >= epoch - 1]
+        self.epoch, self.sequence, self.done = epoch, 0, 0
+        self.ahead.clear()
+
+    def handed_out(self) -> int:
+        """Note that the next batch is handed out; returns its samples on this rank."""
+        count = sum(end - begin for _, begin, end in self.ahead.popleft())
+        begin, end = share(count, self._place, self._ranks)
+        return end - begin
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was drawn and not handed out, and what of the epoch was not drawn, by anybody."""
+        free = self._driver.client.ask(Ask.FREE, (self.epoch,)).wait().parts[0].tolist()
+        return {"free": free, "ahead": [[list(r) for r in ranges] for ranges in self.ahead]}
+
+    def load_state_dict(self, epoch: int, state: dict[str, Any]) -> None:
+        """Go on from there; on all ranks, before any draws."""
+        book = self._driver.service.book
+        assert book is not None
+        free = [(at, begin, end) for at, begin, end in state["free"]]
+        book.restore(epoch, free)
+        self.first = [[(at, begin, end) for at, begin, end in ranges] for ranges in state["ahead"]]
+        self.drawn = rest_of(free, epoch, self.samples)
+
+
+class GroupLoader:
+    """A DataLoader whose order is shared by all groups; each pass is the next epoch, and ends when it has no more.
+
+    Args:
+        count: called with the samples of each batch that is handed out.
+    """
+
+    def __init__(self, loader: DataLoader[Any], driver: Groups, seed: int, count: Callable[[int], None]) -> None:
+        self.sampler = TicketSampler(loader, driver, seed)
+        self._driver, self._count = driver, count
+        sizes = [len(group) for group in driver.members.groups]
+        driver.service.book = TicketBook(sizes, samples=self.sampler.samples, drop_last=loader.drop_last)
+        driver.service.drawn = lambda: list(self.sampler.drawn)
+        self.epoch, self._resumed, self.batch_size = 0, True, loader.batch_size
+        self._generator = torch.Generator()
+        self.dataset = loader.dataset
+        self.inner = inner_loader(loader, self.sampler, self._generator)
+
+    def __len__(self) -> int:
+        """Batches of an epoch if all groups were equally fast."""
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._resumed:
+            self.epoch += 1
+        sampler = self.sampler
+        sampler.begin(self.epoch)
+        self._resumed = False
+        self._generator.manual_seed(hash_text(f"workers/{self.epoch}/{self._driver.rank}"))
+        for batch in self.inner:
+            self._count(sampler.handed_out())
+            yield batch
+            sampler.done += 1
+        self.epoch, self._resumed = self.epoch + 1, True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the data, after a meeting and before anybody goes on."""
+        place = {"epoch": self.epoch, "resumed": self._resumed, "samples": self.sampler.samples}
+        return {**place, "groups": self._driver.members.groups, **self.sampler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next pass go on where the saved one was.
+
+        Raises:
+            UserError: the place is in other data, or was not saved by the same groups.
+        """
+        here = {"samples": self.sampler.samples, "groups": self._driver.members.groups}
+        for name, now in here.items():
+            if state.get(name) != now:
+                raise UserError(
+                    f"the saved place in the data is one with {name} {state.get(name)}, this run has {now}; resume "
+                    "with the same data and the same compute groups"
+                )
+        self.epoch, self._resumed = state["epoch"], True
+        self.sampler.load_state_dict(self.epoch, state)

@@ -1,0 +1,53 @@
+"""What a run needs before its groups can begin, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from omnizen.errors import UserError
+from omnizen.plan.lazy import LAZY
+from omnizen.protocols import Comm, HasMailbox
+from omnizen.strategies.groups import ranks_of
+from omnizen.strategies.strategy import Strategy
+from omnizen.train.groups.mirror import check_elementwise
+
+if TYPE_CHECKING:
+    from omnizen.train.run import Run
+
+
+def check_groups(strategy: Strategy, run: Run, schemes: Iterable[str], scaler: torch.amp.GradScaler | None) -> None:
+    """Refuse what cannot be trained in groups.
+
+    Raises:
+        UserError: says what to change.
+    """
+    if len(ranks_of(strategy.groups, run.size)) == 1:
+        return
+    check_elementwise(run.optimizers)
+    if LAZY in schemes:
+        raise UserError(
+            f"reducer={LAZY!r} leaves rows at their owners, and compute groups leave all weights at servers"
+        )
+    if scaler is not None and len(run.optimizers) > 1:
+        raise UserError(
+            "compute groups contribute all gradients when the first optimizer steps, and a GradScaler unscales "
+            "them one optimizer after the other; use one optimizer, or bfloat16, which needs no scaler"
+        )
+    if not isinstance(run.control, HasMailbox):
+        raise UserError(f"a {type(run.control).__name__} has no mailboxes, which compute groups need")
+
+
+def inside_groups(run: Run, strategy: Strategy) -> tuple[Comm, Comm]:
+    """Return the comms for gradients and for small messages inside this rank's group (collective)."""
+    groups = ranks_of(strategy.groups, run.size)
+    if len(groups) == 1:
+        return run.gradients, run.control
+    found: list[Comm] = []
+    for comm, name in ((run.gradients, "gradients"), (run.control, "control")):
+        subs = [comm.sub(group, f"{name} of group {number}") for number, group in enumerate(groups)]
+        found += [sub for sub in subs if sub is not None]
+    inside, control = found
+    return inside, control
