@@ -156,6 +156,8 @@ def _hook_optimizers(run: Run, engine: Engine, strategy: Strategy) -> None:
         each.register_step_pre_hook(lambda stepping, *_: engine.check_step(stepping))
     run._detached = Detached(engine, run.optimizers)
     run.driver = driver_of(strategy, run)
+    if isinstance(run.driver, Groups):
+        run._detached.refuse("compute groups")
     for each in run.optimizers:
         each.register_step_pre_hook(lambda stepping, *_: run.driver.before_step(stepping))
     run.optimizers[0].register_step_post_hook(lambda *_: run._stepped())

@@ -65,7 +65,7 @@ class Assembly:
             self._began_s.setdefault(number, began_s)
             while not self._complete(number, label):
                 self._lose_silent(number)
-                left_s = PATIENCE_S - (self._clock() - began_s)
+                left_s = min(PATIENCE_S, self._limit_s / 4) - (self._clock() - began_s)
                 if left_s <= 0:
                     return None
                 self._changed.wait(min(left_s, 0.1))

@@ -110,7 +110,7 @@ class Groups:
         if not taken:
             return
         began_s = time.monotonic()
-        self._box.step = self._run.step
+        self._box.step = self._run.step - 1
         settings = pack_text(settings_text(self._run.optimizers))
         asked: dict[int, Asked] = {}
         for shard in self._mine:

@@ -58,7 +58,7 @@ class TicketSampler:
     def _draw(self) -> list[Range]:
         if self.first:
             return self.first.pop(0)
-        numbers = (self.epoch, self.sequence, self._wanted, self.done)
+        numbers = (self.epoch, self.sequence, self._wanted, max(0, self.done))
         found = self._driver.client.ask(Ask.DRAW, numbers).wait().parts[0].tolist()
         self.sequence += 1
         return [(epoch, begin, end) for epoch, begin, end in found]
@@ -72,7 +72,7 @@ class TicketSampler:
     def begin(self, epoch: int) -> None:
         """Begin an epoch."""
         self.drawn = [each for each in self.drawn if each[0] >= epoch - 1]
-        self.epoch, self.sequence, self.done = epoch, 0, 0
+        self.epoch, self.sequence, self.done = epoch, 0, -len(self.first)
         self.ahead.clear()
 
     def handed_out(self) -> int:
