@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -30,6 +31,8 @@ if __name__ == "__main__":
         for numbers, x in loader:
             if run.rank == VICTIM and run.step == 3:
                 os.kill(os.getpid(), signal.SIGKILL)
+            while run.rank != VICTIM and run.step == 2 and VICTIM not in run.driver.members.lost:
+                time.sleep(0.01)  # until it has drawn and trained on as much as the test counts with
             optimizer.zero_grad()
             loss = (model(x) - x).square().mean()
             loss.backward()

@@ -19,6 +19,7 @@ from omnizen.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from omnizen.bench.cases.case import Batch
+    from omnizen.strategies.strategy import Strategy
     from omnizen.train.run import Run
 
 
@@ -172,7 +173,14 @@ class _Committing(torch.optim.Optimizer):
 LAZY_BF16 = {"*table.weight": "lazy", "*": "feedback(dense(values='bfloat16'))"}
 
 
-def _omnizen(plain: Plain, plan: str | dict[str, str] | None = None) -> Wrapped:
+def _in_groups(plain: Plain, count: int | None = None) -> Wrapped:
+    """Train in so many compute groups; one for each rank if left out."""
+    from omnizen.strategies import groups
+
+    return _omnizen(plain, groups(int(os.environ["WORLD_SIZE"]) if count is None else count))
+
+
+def _omnizen(plain: Plain, plan: str | dict[str, str] | Strategy | None = None) -> Wrapped:
     import omnizen as oz
 
     job = plain.job
@@ -210,6 +218,8 @@ TABLE: dict[str, Method] = {
     "omnizen": Method(_omnizen, sparse=True),
     "omnizen-lazy": Method(partial(_omnizen, plan="lazy"), sparse=True),
     "omnizen-lazy-bf16": Method(partial(_omnizen, plan=LAZY_BF16), sparse=True),
+    "omnizen-groups-2": Method(partial(_in_groups, count=2), sparse=True),
+    "omnizen-async": Method(_in_groups, sparse=True),
     "omnizen-powersgd": Method(partial(_omnizen, plan="powersgd"), sparse=True),
 }
 

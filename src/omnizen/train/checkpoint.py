@@ -56,6 +56,7 @@ def save(run: Run, folder: str | Path) -> None:
         raise UserError(f"{target} cannot be a checkpoint: give a folder of its own")
     run.pulls.flush(state=True)
     run.driver.flush()
+    run.driver.check_save()
     partial, old = (target.with_name(f"{target.name}.{kind}") for kind in ("partial", "old"))
 
     def begin() -> None:

@@ -43,6 +43,10 @@ class Driver(Protocol):
         """Return how often contributions were so many versions old."""
         ...
 
+    def check_save(self) -> None:
+        """Refuse to write a checkpoint that could not be complete; raises ``UserError`` on all ranks."""
+        ...
+
     def attached(self) -> AbstractContextManager[None]:
         """Let the user's optimizers hold all their state, on one rank that writes it into a checkpoint."""
         ...
@@ -74,6 +78,9 @@ class EveryStep:
     def staleness(self) -> dict[int, int]:
         """Return nothing: none is old."""
         return {}
+
+    def check_save(self) -> None:
+        """Do nothing: all ranks are there, or none goes on."""
 
     def attached(self) -> AbstractContextManager[None]:
         """Do nothing: they hold it."""

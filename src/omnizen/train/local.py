@@ -87,6 +87,9 @@ class LocalSteps:
         """Return nothing: all ranks average at once."""
         return {}
 
+    def check_save(self) -> None:
+        """Do nothing: all ranks are there, or none goes on."""
+
     def attached(self) -> AbstractContextManager[None]:
         """Do nothing: every rank's optimizer holds its own state."""
         return nullcontext()

@@ -134,7 +134,7 @@ def test_settings_reach_the_servers_and_momentum_may_be_negative() -> None:
         assert model.weight.min() == model.weight.max()
         with pytest.raises(UserError, match="momentum: a number in"):
             run.set_hyper(momentum=1.0)
-        return float(model.weight[0, 0])
+        return float(model.weight.detach()[0, 0])
 
     # by hand: each rank's gradient is the weight that it got after its own contribution before
     weight, buffer, seen = 1.0, 0.0, [1.0, 1.0]

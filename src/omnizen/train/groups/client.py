@@ -130,7 +130,9 @@ class Asked:
                 continue
             client.members.hear(answer.lost)
             client.check_own()
-            assert answer.kind != Said.EXPELLED, "flags that come with it say so"
+            if answer.kind == Said.EXPELLED:  # flags that come with it say so
+                client.leaving = False
+                client.check_own()
             with client.lock:
                 if self._host not in client.members.lost:
                     accept(answer)

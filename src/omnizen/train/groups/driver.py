@@ -48,8 +48,8 @@ class Groups:
     def __init__(self, run: Run, groups: Sequence[Sequence[int]]) -> None:
         self._run, self.rank = run, run.rank
         self._inside = run.engine.gradients
-        self._box = open_mailbox(run)
-        self.members = Members(groups, self._box.lost)
+        self._box, self._aside = (open_mailbox(run, name) for name in ("servers", "copies"))
+        self.members = Members(groups, lambda: self._box.lost() | self._aside.lost())
         self.group = self.members.group_of(run.rank)
         self._params, owners = owned_params(run.model, run.optimizers)
         shards = cut(self._params, run.size)
@@ -63,19 +63,16 @@ class Groups:
         """What happened to other ranks, in sentences."""
         self._told = 0
         run.engine.place, run.engine.counted = lambda: self._copies.version(0), "contributions"
-        self._begin(0)
-
-    def _begin(self, version: int) -> None:
-        """Lay values out from the model, and optimizer state from the optimizers, which keep none of it."""
-        layout, shards = self._layout, self._layout.shards
-        self._copies = Copies(shards, self._params, len(self.members.groups), version)
-        if not hasattr(self, "service"):
-            self.service = Service(self._box, self.members, layout, self._copies, self.notes.append)
-            self.client = Client(self._box, self.members, len(shards), self._copies.lock, self._lost)
-            self._mine = share_work(self.members.groups[self.group], len(shards), self._run.size)[self._run.rank]
-        self.client.lock = self._copies.lock
+        self._copies = Copies(shards, self._params, len(groups))
+        self.service = Service(self._box, self._aside, self.members, self._layout, self._copies, self.notes.append)
+        self.client = Client(self._box, self.members, len(shards), self._copies.lock, self._lost)
+        self._mine = share_work(self.members.groups[self.group], len(shards), run.size)[run.rank]
         self._sequence = 0
         self._taken: dict[int, Tensor] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin the servers from the copies, with the state that the optimizers hold, which keep none of it."""
         self.service.open(self._copies, self._cut_states)
         for optimizer in self._run.optimizers:
             optimizer.state.clear()
@@ -90,6 +87,7 @@ class Groups:
 
     def serve(self) -> None:
         """Begin to answer, once all of this rank is set up."""
+        self._aside.serve(self.service.answer)
         self._box.serve(self.service.answer)
 
     def _lost(self, rank: int) -> None:
@@ -107,6 +105,11 @@ class Groups:
     def after_step(self) -> None:
         """Contribute the group's gradient and take the newest weights."""
         taken, self._taken = self._taken, {}
+        if any(param.grad is not None for param in self._params):
+            raise UserError(
+                "gradients were computed inside of optimizer.step(); with compute groups call loss.backward() "
+                "before it, without a closure"
+            )
         if not taken:
             return
         began_s = time.monotonic()
@@ -194,9 +197,10 @@ class Groups:
 
     def close(self) -> None:
         """Leave, once all others have heard that the last meeting was complete."""
-        if self.client.meetings and self._run.rank == self.client.meeting_rank():
+        if self.client.leaving and self._run.rank == self.client.meeting_rank():
             self.service.assembly.all_told(self.client.meetings - 1, self._box.timeout_s)
         self._box.close()
+        self._aside.close()
 
     # --- what is known, and what is kept
 
@@ -208,6 +212,14 @@ class Groups:
                 for versions, count in self.client.ask(Ask.STALENESS, (), first=rank).wait().parts[0].tolist():
                     total[versions] += count
         return total
+
+    def check_save(self) -> None:
+        """Refuse a checkpoint without the parts of ranks that are lost."""
+        if lost := sorted(self.members.lost):
+            raise UserError(
+                f"rank {lost[0]} is lost, and a checkpoint holds something of every rank; keep the weights with "
+                "torch.save(model.state_dict(), ...) after run.flush()"
+            )
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -242,7 +254,11 @@ class Groups:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin anew from the weights and the optimizer's state that were restored."""
         self._run.engine.step = state["step"]
-        self._begin(state["version"])
+        self._copies = Copies(self._layout.shards, self._params, len(self.members.groups), state["version"])
+        self.client.lock = self._copies.lock
+        self._sequence = 0
+        self._taken.clear()
+        self._begin()
 
 
 def owned_params(model: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[list[Parameter], list[Owner]]:
@@ -272,9 +288,9 @@ def share_work(group: Sequence[int], shards: int, size: int) -> dict[int, list[i
     return {rank: sorted(found) for rank, found in work.items()}
 
 
-def open_mailbox(run: Run) -> Mailbox:
+def open_mailbox(run: Run, name: str) -> Mailbox:
     """Make the mailbox of a run, counted with its gradients (collective)."""
     if not isinstance(run.control, HasMailbox):
         raise UserError(f"a {type(run.control).__name__} has no mailboxes, which compute groups need")
-    box = run.control.mailbox("servers")
+    box = run.control.mailbox(name)
     return run.gradients.rewrap_mailbox(box) if isinstance(run.gradients, Metered) else box

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sized
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import DataLoader
 
 from omnizen.errors import UserError
+from omnizen.plan.apportion import apportion
 from omnizen.train.groups.messages import Ask
 from omnizen.train.groups.tickets import Range, TicketBook, rest_of
-from omnizen.train.loader import inner_loader, share, shared_order, step_sizes
+from omnizen.train.loader import inner_loader, shared_order, step_sizes
 from omnizen.types import hash_text
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class TicketSampler:
         while ranges := self._draw():
             self.drawn += ranges
             indices = [i for at, begin, end in ranges for i in self._order(at)[begin:end]]
-            begin, end = share(len(indices), self._place, self._ranks)
+            begin, end = self._part(len(indices))
             self.ahead.append(ranges)
             yield indices[begin:end]
 
@@ -78,8 +80,12 @@ class TicketSampler:
     def handed_out(self) -> int:
         """Note that the next batch is handed out; returns its samples on this rank."""
         count = sum(end - begin for _, begin, end in self.ahead.popleft())
-        begin, end = share(count, self._place, self._ranks)
+        begin, end = self._part(count)
         return end - begin
+
+    def _part(self, count: int) -> tuple[int, int]:
+        ends = list(accumulate(apportion(count, (1,) * self._ranks), initial=0))
+        return ends[self._place], ends[self._place + 1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was drawn and not handed out, and what of the epoch was not drawn, by anybody."""

@@ -62,13 +62,23 @@ class Service:
     loss: from then on none of them believes what the old host answers, should it come back.
 
     Args:
+        box: where questions come in.
+        aside: another one, for questions that are asked in order to answer one: those are answered at once, so two
+            ranks that take something over at the same time do not wait for each other.
         note: told in a sentence of each take-over.
     """
 
     def __init__(
-        self, box: Mailbox, members: Members, layout: Layout, copies: Copies, note: Callable[[str], None]
+        self,
+        box: Mailbox,
+        aside: Mailbox,
+        members: Members,
+        layout: Layout,
+        copies: Copies,
+        note: Callable[[str], None],
     ) -> None:
-        self._box, self.members, self._layout, self._copies, self._note = box, members, layout, copies, note
+        self._box, self._aside, self.members = box, aside, members
+        self._layout, self._copies, self._note = layout, copies, note
         self.assembly = Assembly(members, box.timeout_s)
         self.book: TicketBook | None = None
         self.drawn: Callable[[], list[tuple[int, int, int]]] = list
@@ -211,7 +221,7 @@ class Service:
         return found
 
     def _ask(self, rank: int, kind: Ask, numbers: tuple[int, ...]) -> Message:
-        answer = Message.unpack(self._box.ask(rank, Message(kind, numbers, self.members.flags()).pack()).wait())
+        answer = Message.unpack(self._aside.ask(rank, Message(kind, numbers, self.members.flags()).pack()).wait())
         self.members.hear(answer.lost)
         return answer
 
