@@ -19,9 +19,9 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     run = oz.init(run_dir=out, timeout_s=20)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(30, 700), nn.Tanh(), nn.Linear(700, 30))
+    model = nn.Sequential(nn.Linear(40, 700), nn.Tanh(), nn.Linear(700, 40))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.3)
-    data = TensorDataset(torch.arange(SAMPLES), torch.randn(SAMPLES, 30))
+    data = TensorDataset(torch.arange(SAMPLES), torch.randn(SAMPLES, 40))
     model, optimizer, loader = run.prepare(
         model, optimizer, DataLoader(data, batch_size=2, shuffle=True), plan=groups(3)
     )

@@ -152,7 +152,7 @@ def test_stale_gradients_still_find_the_minimum() -> None:
     def body(run: Run) -> float:
         model = quadratic(run, turns, steps[run.rank], groups(3), 3.0)
         run.flush()
-        assert sum(run.staleness().values()) == 105 * len(run.driver.service.servers)  # the model is one shard
+        assert sum(run.staleness().values()) == 105  # the model is one shard
         return float(model.weight.detach().abs().max())
 
     assert max(on_ranks(3, body)) < 1e-3

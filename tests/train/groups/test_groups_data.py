@@ -39,9 +39,9 @@ def one_step(made: Any, x: torch.Tensor) -> list[int]:
     return x.view(-1).int().tolist()
 
 
-def in_turns(run: Run, made: Any, turns: Turns) -> list[int]:
+def in_turns(run: Run, made: Any, turns: Turns, batches: Any = None) -> list[int]:
     """Draw a batch and train on it, whenever it is this rank's turn."""
-    batches, read = iter(made[2]), []
+    batches, read = iter(made[2]) if batches is None else batches, []
     for _ in range(turns.of(run.rank)):
         turns.take(run.rank, lambda: read.extend(one_step(made, next(batches)[0])))
     return read
@@ -71,12 +71,14 @@ def test_a_group_that_is_fast_reads_more() -> None:
 
 @pytest.mark.parametrize("gloo", [False, True], ids=["threads", "gloo"])
 def test_goes_on_from_a_checkpoint(tmp_path: Path, gloo: bool) -> None:
-    whole, first, second = Turns([0, 1] * 6), Turns([0, 1] * 3), Turns([0, 1] * 3)
+    halves, first, second = [Turns([0, 1] * 3) for _ in range(2)], Turns([0, 1] * 3), Turns([0, 1] * 3)
 
     def uninterrupted(run: Run) -> Any:
         made = prepared(run, groups(2), samples=24)
-        in_turns(run, made, whole)
-        run.flush()
+        batches = iter(made[2])
+        for half in halves:
+            in_turns(run, made, half, batches)
+            run.flush()  # saving does so too
         return weights(made[0])
 
     def saved(run: Run) -> Any:

@@ -134,9 +134,13 @@ def test_a_rank_that_was_taken_for_lost_is_refused_and_changes_nothing() -> None
         for step in range(4):
             optimizer.zero_grad()
             model(torch.ones(2, 40)).square().mean().backward()
-            if step == 2:  # as if it had been silent for longer than the limit
-                run.driver.client.lose(1)
-            turns.take(run.rank, optimizer.step)
+
+            def step_on(step: int = step) -> None:
+                if step == 2:  # as if it had been silent for longer than the limit
+                    run.driver.client.lose(1)
+                optimizer.step()
+
+            turns.take(run.rank, step_on)
         turns.take(run.rank, lambda: None)  # rank 1 has come back, and was refused
         run.flush()
         versions = {server.version for server in run.driver.service.servers.values()}

@@ -69,3 +69,11 @@ def test_takes_over_from_what_others_drew() -> None:
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(UserError, match="2 samples cannot be shared by a group of 3 ranks"):
         TicketBook([1, 3], samples=2, drop_last=False)
+
+
+def test_a_member_that_is_still_in_the_epoch_before_changes_nothing() -> None:
+    book = TicketBook([2, 1], samples=8, drop_last=False)
+    drawn = [book.draw(0, number, group=0, wanted=4, confirmed=number) for number in range(3)]
+    ahead = book.draw(1, 0, group=0, wanted=4)
+    assert book.draw(0, 2, group=0, wanted=4, confirmed=2) == drawn[2] == []
+    assert book.draw(1, 0, group=0, wanted=4) == ahead == [(1, 0, 4)]

@@ -24,13 +24,10 @@ class Client:
         members: who is there.
         shards: number of shards.
         lock: of the copies.
-        moved: told of a rank that was found lost.
     """
 
-    def __init__(
-        self, box: Mailbox, members: Members, shards: int, lock: threading.RLock, moved: Callable[[int], None]
-    ) -> None:
-        self.box, self.members, self._shards, self.lock, self._moved = box, members, shards, lock, moved
+    def __init__(self, box: Mailbox, members: Members, shards: int, lock: threading.RLock) -> None:
+        self.box, self.members, self._shards, self.lock = box, members, shards, lock
         self._meetings = 0
         self.leaving = False
         """Whether this is the last meeting: who leaves it first is not lost."""
@@ -71,8 +68,7 @@ class Client:
 
     def lose(self, rank: int) -> None:
         """Take a rank for lost."""
-        if self.members.lose([rank]):
-            self._moved(rank)
+        self.members.lose([rank])
 
     def check_own(self) -> None:
         """Stop where the others have gone on without this rank or its group.

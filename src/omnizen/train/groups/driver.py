@@ -61,11 +61,11 @@ class Groups:
         )
         self.notes: list[str] = []
         """What happened to other ranks, in sentences."""
-        self._told = 0
+        self._told, self._known_lost = 0, frozenset[int]()
         run.engine.place, run.engine.counted = lambda: self._copies.version(0), "contributions"
         self._copies = Copies(shards, self._params, len(groups))
         self.service = Service(self._box, self._aside, self.members, self._layout, self._copies, self.notes.append)
-        self.client = Client(self._box, self.members, len(shards), self._copies.lock, self._lost)
+        self.client = Client(self._box, self.members, len(shards), self._copies.lock)
         self._mine = share_work(self.members.groups[self.group], len(shards), run.size)[run.rank]
         self._sequence = 0
         self._taken: dict[int, Tensor] = {}
@@ -89,9 +89,6 @@ class Groups:
         """Begin to answer, once all of this rank is set up."""
         self._aside.serve(self.service.answer)
         self._box.serve(self.service.answer)
-
-    def _lost(self, rank: int) -> None:
-        self.notes.append(f"rank {rank} is lost; its group {self.members.group_of(rank)} takes no part any more")
 
     # --- steps
 
@@ -168,7 +165,12 @@ class Groups:
                     param.copy_(whole)
 
     def _tell(self) -> None:
-        record = self._run._record
+        lost = self.members.lost
+        for rank in sorted(lost - self._known_lost):
+            self.notes.append(
+                f"rank {rank} is lost; its group {self.members.group_of(rank)} takes no part any more"
+            )
+        self._known_lost, record = lost, self._run._record
         if record is not None:
             for text in self.notes[self._told :]:
                 record.note(self._run.step, text)
@@ -293,4 +295,5 @@ def open_mailbox(run: Run, name: str) -> Mailbox:
     if not isinstance(run.control, HasMailbox):
         raise UserError(f"a {type(run.control).__name__} has no mailboxes, which compute groups need")
     box = run.control.mailbox(name)
-    return run.gradients.rewrap_mailbox(box) if isinstance(run.gradients, Metered) else box
+    counted = isinstance(run.control, Metered) or not isinstance(run.gradients, Metered)
+    return box if counted else run.gradients.rewrap_mailbox(box)

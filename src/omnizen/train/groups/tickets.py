@@ -56,7 +56,7 @@ class TicketBook:
             self._at[group] = max(self._at[group], epoch)
             self._confirmed[group] = max(self._confirmed[group], (epoch, confirmed))
             out = self._out[group]
-            for key in [key for key in out if key[0] < epoch or key[1] < confirmed - 1]:
+            for key in [key for key in out if key < (epoch, confirmed - 1)]:
                 del out[key]  # one more is kept: members of a group are not at the same line
             if (epoch, sequence) not in out:
                 out[epoch, sequence] = self._take(epoch, group, wanted)
