@@ -60,7 +60,22 @@ class Driver(Protocol):
         ...
 
 
-class EveryStep:
+class InStep:
+    """What all strategies answer alike under which no rank goes on without the others."""
+
+    def staleness(self) -> dict[int, int]:
+        """Return nothing: all ranks average at once."""
+        return {}
+
+    def check_save(self) -> None:
+        """Do nothing: all ranks are there, or none goes on."""
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Do nothing: every rank's optimizer holds its own state."""
+        return nullcontext()
+
+
+class EveryStep(InStep):
     """Gradients are averaged in every backward pass, so there is nothing left to do around a step."""
 
     def before_step(self, optimizer: Optimizer) -> None:
@@ -74,17 +89,6 @@ class EveryStep:
 
     def close(self) -> None:
         """Do nothing."""
-
-    def staleness(self) -> dict[int, int]:
-        """Return nothing: none is old."""
-        return {}
-
-    def check_save(self) -> None:
-        """Do nothing: all ranks are there, or none goes on."""
-
-    def attached(self) -> AbstractContextManager[None]:
-        """Do nothing: they hold it."""
-        return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing."""

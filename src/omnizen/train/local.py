@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 from omnizen.errors import NotFinite, UserError
 from omnizen.reducers.local_momentum import find
 from omnizen.train.control import Turn, Word, agree
+from omnizen.train.driver import InStep
 from omnizen.train.local_counts import StepCounts
 from omnizen.train.router import trainable
 from omnizen.train.sync import Round
@@ -29,7 +29,7 @@ MOMENTA = ("momentum_buffer", "exp_avg")
 """What optimizers call the momentum that is masked."""
 
 
-class LocalSteps:
+class LocalSteps(InStep):
     """Drives ``strategies.local_sgd``: counts local steps and averages at the end of each round.
 
     A loader that deals samples says when a round ends; without one it ends after this rank's number of steps of the
@@ -82,17 +82,6 @@ class LocalSteps:
             self.end_round()
         else:
             self.meet(Turn.FLUSH)
-
-    def staleness(self) -> dict[int, int]:
-        """Return nothing: all ranks average at once."""
-        return {}
-
-    def check_save(self) -> None:
-        """Do nothing: all ranks are there, or none goes on."""
-
-    def attached(self) -> AbstractContextManager[None]:
-        """Do nothing: every rank's optimizer holds its own state."""
-        return nullcontext()
 
     def close(self) -> None:
         """Have nothing to let go of."""

@@ -9,13 +9,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from omnizen.errors import UserError
+from omnizen.train.driver import InStep
 
 if TYPE_CHECKING:
     from omnizen.strategies.strategy import Strategy
     from omnizen.train.run import Run
 
 
-class WeightedGradients:
+class WeightedGradients(InStep):
     """Drives ``strategies.per_shard_steps``; averages are equal on all ranks, so all switch at the same step."""
 
     def __init__(self, strategy: Strategy, run: Run) -> None:
