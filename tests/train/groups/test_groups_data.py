@@ -23,8 +23,10 @@ from tests.train.helpers import assert_equal, make_run, on_ranks, weights
 
 
 def prepared(run: Run, strategy: Any, samples: int = 23, batch: int = 2, workers: int = 0) -> Any:
-    torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
+    for param in model.parameters():  # as threads, ranks share torch's generator
+        nn.init.constant_(param, 0.1)
+    nn.init.constant_(model[0].bias, -0.3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     data = TensorDataset(torch.arange(float(samples)).view(-1, 1))
     loader = DataLoader(data, batch_size=batch, shuffle=True, num_workers=workers)
