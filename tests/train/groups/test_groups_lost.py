@@ -20,19 +20,14 @@ from tests.train.groups.turns import LIMIT_S, Turns
 from tests.train.helpers import assert_equal, make_run, weights
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _model() -> None:
-    """Draw the weights before ranks begin: as threads they share torch's generator."""
+with torch.random.fork_rng():  # drawn before ranks begin: as threads they share torch's generator
     torch.manual_seed(0)
-    MODEL.append(nn.Sequential(nn.Linear(40, 700), nn.Tanh(), nn.Linear(700, 40)))
-
-
-MODEL: list[nn.Module] = []
+    MODEL = nn.Sequential(nn.Linear(40, 700), nn.Tanh(), nn.Linear(700, 40))
 
 
 def big() -> nn.Module:
     """A model of three shards on three ranks."""
-    return copy.deepcopy(MODEL[0])
+    return copy.deepcopy(MODEL)
 
 
 def train(run: Run, turns: Turns, steps: int, strategy: Any) -> nn.Module:
