@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any
 
@@ -18,7 +19,6 @@ from omnizen.strategies.groups import groups
 from omnizen.train.run import Run
 from tests.train.groups.turns import LIMIT_S, Turns
 from tests.train.helpers import assert_equal, make_run, weights
-
 
 with torch.random.fork_rng():  # drawn before ranks begin: as threads they share torch's generator
     torch.manual_seed(0)
