@@ -191,6 +191,11 @@ class ShardedLoader:
         Raises:
             UserError: the place is in other data, or in batches of another size.
         """
+        if "free" in state:
+            raise UserError(
+                "the saved place in the data is one of compute groups, which draw their samples; resume with the same "
+                "groups, or give run.prepare() no loader before run.load()"
+            )
         for name, now in self._shape().items():
             if state[name] != now:
                 raise UserError(
