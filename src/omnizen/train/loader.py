@@ -193,8 +193,8 @@ class ShardedLoader:
         """
         if "free" in state:
             raise UserError(
-                "the saved place in the data is one of compute groups, which draw their samples; resume with the same "
-                "groups, or give run.prepare() no loader before run.load()"
+                "the saved place in the data is one of compute groups, which draw their samples; resume with the "
+                "same groups"
             )
         for name, now in self._shape().items():
             if state[name] != now:
