@@ -295,5 +295,6 @@ def open_mailbox(run: Run, name: str) -> Mailbox:
     if not isinstance(run.control, HasMailbox):
         raise UserError(f"a {type(run.control).__name__} has no mailboxes, which compute groups need")
     box = run.control.mailbox(name)
-    counted = isinstance(run.control, Metered) or not isinstance(run.gradients, Metered)
-    return box if counted else run.gradients.rewrap_mailbox(box)
+    if isinstance(run.gradients, Metered) and not isinstance(run.control, Metered):
+        return run.gradients.rewrap_mailbox(box)
+    return box
