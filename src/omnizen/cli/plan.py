@@ -1,4 +1,4 @@
-"""``omnizen plan``: from facts to a plan, and why it is the one."""
+"""``omnizen plan``: from facts to a plan, and why it is the one; and what more of these machines would give."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from omnizen.measure.facts import Facts
 
 FACTS = typer.Argument(help="Facts that `omnizen measure` wrote.", metavar="FACTS", show_default=False)
@@ -20,7 +22,17 @@ LAZY = typer.Option(
     "given several times. Facts of a run with reads= say it themselves.",
     show_default=False,
 )
+ALLOW = typer.Option(
+    "--allow",
+    help="Lossy schemes that may be chosen where their price was measured, by commas.",
+    show_default=False,
+)
 EXPLAIN = typer.Option("--explain/--no-explain", help="Print what was measured, chosen and rejected, and why.")
+AT = typer.Option(
+    "--at",
+    help="Instead of planning, say what so many machines like these would give: 8,64,512,4096.",
+    show_default=False,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -33,20 +45,28 @@ def plan(
     out: Annotated[Path, OUT] = Path("plan.toml"),
     schemes: Annotated[str | None, SCHEMES] = None,
     lazy: Annotated[list[str] | None, LAZY] = None,
+    allow: Annotated[str, ALLOW] = "",
     explain: Annotated[bool, EXPLAIN] = True,
+    at: Annotated[str | None, AT] = None,
 ) -> None:
-    """Choose how to synchronise each gradient, from measured facts, and write the plan."""
+    """Choose how to train and how to synchronise each gradient, from measured facts, and write the plan."""
     from rich.console import Console
 
     from omnizen.measure.facts import Facts
     from omnizen.plan.explain import explain as in_words
-    from omnizen.plan.search import make_plan
+    from omnizen.plan.strategies import plan_strategy
 
     console = Console(highlight=False, soft_wrap=True)
     known = Facts.load(facts)
+    if at is not None:
+        _at(console, known, at)
+        return
     _check_tables(lazy or [], known)
-    made = make_plan(
-        known, schemes=[s.strip() for s in schemes.split(",")] if schemes else None, lazy=frozenset(lazy or [])
+    made = plan_strategy(
+        known,
+        schemes=_words(schemes) if schemes else None,
+        lazy=frozenset(lazy or []),
+        compressions=_words(allow),
     )
     path = made.save(out)
     if explain:
@@ -64,3 +84,42 @@ def _check_tables(names: list[str], facts: Facts) -> None:
             raise UserError(f"--lazy: the facts hold no such gradient: {nearest(name, tables)}")
         if name not in tables:
             raise UserError(f"--lazy: {name} is {kinds[name]}; only tables with row-sparse gradients can be lazy")
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _at(console: Console, facts: Facts, sizes: str) -> None:
+    from rich.table import Table
+
+    from omnizen.errors import UserError
+    from omnizen.plan.at_scale import assumptions, at_scale
+    from omnizen.plan.words import duration
+
+    try:
+        counts = [int(word) for word in _words(sizes)]
+    except ValueError:
+        raise UserError(f"--at needs comma-separated numbers of workers, got {sizes!r}") from None
+    table = Table(title=f"What more machines like the {facts.world_size} measured ones would give")
+    for head in (
+        "workers",
+        "strategy",
+        "samples/s",
+        "of the workers' own rates",
+        "an update takes",
+        "samples needed",
+    ):
+        table.add_column(head, justify="left" if head == "strategy" else "right")
+    for found in at_scale(facts, counts):
+        table.add_row(
+            f"{found.workers:,}", found.title, f"{found.samples_per_s:,.4g}", f"{found.efficiency:.1%}",
+            duration(found.update_s), _price(found.price),
+        )  # fmt: skip
+    console.print(table)
+    for line in assumptions(facts):
+        console.print(f"- {line}", markup=False)
+
+
+def _price(price: float | None) -> str:
+    return "not measured" if price is None else f"{price:.2f} times"

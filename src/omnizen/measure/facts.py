@@ -215,6 +215,50 @@ class StepFacts(Record):
         return self
 
 
+class PriceFacts(Record):
+    """What a strategy costs beside time: samples to the same loss over those of plain synchronous training.
+
+    Measured by short runs of the user's own model, each strategy at its own best momentum. Plain synchronous
+    training costs 1 by definition, whatever exact scheme, shares of the batch or machines it uses.
+
+    Args:
+        groups: of workers, for "groups".
+        local_steps: of a worker between two averages, the mean over workers, for "local".
+        compression: catalogue name of what loses something on the way; empty when nothing is lost.
+        samples: median over the runs.
+        low: 20th percentile.
+        high: 80th percentile.
+        momentum: at which it was measured; None when the user's own was kept.
+        probes: runs behind it.
+    """
+
+    strategy: Literal["sync", "groups", "local"]
+    groups: PositiveInt = 1
+    local_steps: PositiveFloat = 1.0
+    compression: str = ""
+    samples: PositiveFloat
+    low: PositiveFloat
+    high: PositiveFloat
+    momentum: float | None = Field(default=None, gt=-1, lt=1)
+    probes: PositiveInt = 1
+
+    @property
+    def of(self) -> tuple[str, int, float, str]:
+        """What it is the price of."""
+        return self.strategy, self.groups, self.local_steps, self.compression
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if not self.low <= self.samples <= self.high:
+            raise ValueError(f"samples must lie between low and high, got {self.low}, {self.samples}, {self.high}")
+        fits = {"sync": bool(self.compression), "groups": self.groups > 1, "local": self.local_steps > 1}
+        if not fits[self.strategy]:
+            raise ValueError(
+                f"names no strategy other than plain synchronous training, whose price is 1: {self.of}"
+            )
+        return self
+
+
 class Facts(TomlFile):
     """Everything that was measured for one job.
 
@@ -234,6 +278,7 @@ class Facts(TomlFile):
     meetings: MeetingFacts | None = None
     gradients: list[GradientFacts] = Field(default_factory=list)
     step: StepFacts | None = None
+    prices: list[PriceFacts] = Field(default_factory=list)
 
     @field_validator("version")
     @classmethod
@@ -247,6 +292,7 @@ class Facts(TomlFile):
     def _of_one_job(self) -> Self:
         _once("devices: rank", (device.rank for device in self.devices))
         _once("gradients: name", (gradient.name for gradient in self.gradients))
+        _once("prices: the price of", (price.of for price in self.prices))
         _once("links: the link from rank", (f"{link.source} to rank {link.dest}" for link in self.links))
         most = max((0, *(d.rank for d in self.devices), *(max(k.source, k.dest) for k in self.links)))
         if most >= self.world_size:
@@ -258,7 +304,7 @@ class Facts(TomlFile):
 
     def digest(self, *, without: frozenset[str] = frozenset({"created"})) -> str:
         """Return 16 hexadecimal digits of all that was measured; the time of measuring does not count."""
-        return super().digest(without=without)
+        return super().digest(without=without if self.prices else without | {"prices"})
 
 
 def _once(what: str, names: Iterable[object]) -> None:

@@ -9,11 +9,15 @@ from omnizen.measure.facts import Facts, GradientFacts
 from omnizen.plan.lazy import LAZY, SUMMARY
 from omnizen.plan.links import LinkModel
 from omnizen.plan.open_loop import advice
-from omnizen.plan.plan import Plan, TensorPlan
+from omnizen.plan.plan import Execution, Plan, TensorPlan
+from omnizen.plan.strategies import unsure as unsure_strategies
 from omnizen.plan.words import amount, duration, rate
 
 NEAR = 0.15
 """Predictions closer than this share of each other are too close to call."""
+MOST_ALTERNATIVES = 12
+"""Strategies not chosen that are named."""
+_BASIS = {"formula": "the formulas", "simulation": "simulation"}
 NOISY = 0.2
 """A spread of a rate from here on is worth a word."""
 
@@ -28,6 +32,7 @@ def explain(plan: Plan, facts: Facts) -> str:
         raise UserError(f"this plan rests on facts {plan.facts_digest}, these are {facts.digest()}; plan again")
     parts = [
         ("Measured", measured(facts)),
+        *([("Strategy", _strategy(plan.execution, plan))] if plan.execution else []),
         ("Chosen", _chosen(plan, facts)),
         ("Expected of one step", [*_expected(plan), *advice(facts)]),
         ("Unsure", _unsure(plan, facts) or ["nothing that was looked at"]),
@@ -90,6 +95,27 @@ def _pattern(gradient: GradientFacts, size: int) -> str:
         f"({pattern.density:.2%}), all together {pattern.union_rows(size):.0f}; two workers share "
         f"{pattern.overlap:.0%}; the fullest range holds {pattern.skewness:.1f} times its share"
     )
+
+
+def _strategy(chosen: Execution, plan: Plan) -> list[str]:
+    lines = [
+        f"{chosen.title}: {chosen.samples_per_s:.4g} samples/s and {chosen.relative:.2f} times the time of "
+        f"synchronous training with even shares to the same loss, by {_BASIS[chosen.origin]}"
+    ]
+    if len(set(chosen.batch_shares)) > 1:
+        shares = ", ".join(map(str, chosen.batch_shares))
+        lines.append(f"  samples of each rank in a step: {shares} (run.prepare(balance=[{shares}]))")
+    if chosen.strategy == "groups":
+        lines.append(f"  groups of ranks: {'; '.join(', '.join(map(str, group)) for group in chosen.groups)}")
+    if chosen.local_steps:
+        lines.append(f"  steps of each rank between two averages: {', '.join(map(str, chosen.local_steps))}")
+    if chosen.momentum is not None:
+        lines.append(f"  momentum {chosen.momentum:g}, at which its price was measured")
+    for other in plan.alternatives[:MOST_ALTERNATIVES]:
+        lines.append(f"  not {other.title}: {other.reason}")
+    if len(plan.alternatives) > MOST_ALTERNATIVES:
+        lines.append(f"  and {len(plan.alternatives) - MOST_ALTERNATIVES} more, in the plan's file")
+    return lines
 
 
 def _chosen(plan: Plan, facts: Facts) -> list[str]:
@@ -159,7 +185,7 @@ def _unsure(plan: Plan, facts: Facts) -> list[str]:
         close = [r.scheme for r in tensor.rejected if r.predicted_s <= (1 + NEAR) * tensor.predicted_s]
         if close and plan.world_size > 1 and tensor.origin == "formula":
             lines.append(f"{tensor.name}: {', '.join(close)} predicted within {NEAR:.0%}; a trial would tell")
-    return lines
+    return lines + unsure_strategies(plan)
 
 
 def _count(number: float, noun: str) -> str:

@@ -15,6 +15,7 @@ from omnizen.plan.lazy import LAZY
 PLAN_VERSION = 1
 Amount = Annotated[float, Field(ge=0)]
 """Seconds or bytes."""
+StrategyName = Literal["sync", "groups", "local"]
 DDP_BUCKET_BYTES = 25 * 2**20
 """DistributedDataParallel's default; used where nothing was measured that says better."""
 
@@ -97,10 +98,66 @@ class Prediction(Record):
     rx_bytes_per_step: Amount
 
 
+class Execution(Record):
+    """A strategy as a whole, and what it is expected to give.
+
+    Args:
+        strategy: "sync", "groups" (synchronous inside, asynchronous between) or "local" (averages now and then).
+        groups: ranks of each group; one group of all unless strategy is "groups".
+        batch_shares: samples of each rank in a step; empty when that was not looked at.
+        local_steps: of each rank between two averages; empty unless strategy is "local".
+        compression: catalogue name of what loses something; empty when nothing is lost.
+        momentum: at which its price was measured; None keeps the user's.
+        update_s: seconds between two updates of the model.
+        samples_per_s: of all ranks together.
+        price: samples to the same loss over those of plain synchronous training; None when it was not measured.
+        relative: time to the same loss over that of plain synchronous training with even shares.
+        relative_low: the same at the price's 20th percentile.
+        relative_high: at its 80th.
+        origin: what the seconds rest on.
+        reason: why it was not chosen; empty for the one that was.
+    """
+
+    strategy: StrategyName = "sync"
+    groups: list[list[int]] = Field(default_factory=list)
+    batch_shares: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    local_steps: list[PositiveInt] = Field(default_factory=list)
+    compression: str = ""
+    momentum: float | None = None
+    update_s: Amount
+    samples_per_s: Amount
+    price: Amount | None = None
+    relative: Amount
+    relative_low: Amount
+    relative_high: Amount
+    origin: Literal["formula", "simulation"] = "formula"
+    reason: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name it in a few words."""
+        shares = set(self.batch_shares)
+        words = {
+            "sync": "synchronous",
+            "groups": f"{len(self.groups)} groups",
+            "local": f"{sum(self.local_steps) / max(1, len(self.local_steps)):g} local steps",
+        }[self.strategy]
+        if len(set(self.local_steps)) > 1:
+            words += " by speed"
+        return (
+            words
+            + (", uneven shares" if len(shares) > 1 else "")
+            + f", {self.compression}" * bool(self.compression)
+        )
+
+
 class Plan(TomlFile):
     """A whole plan, as ``omnizen plan`` writes it and training reads it.
 
     Args:
+        strategy: who shares what, when; "sync" averages gradients of all in every step.
+        execution: the strategy in full; None in plans that weighed schemes only.
+        alternatives: strategies that were weighed and not chosen, the best first.
         bucket_bytes: dense gradients travel together in buckets that close when they hold so much.
         facts_digest: which facts it rests on.
     """
@@ -109,7 +166,9 @@ class Plan(TomlFile):
     world_size: PositiveInt
     model_digest: str = ""
     torch_version: str
-    strategy: Literal["sync"] = "sync"
+    strategy: StrategyName = "sync"
+    execution: Execution | None = None
+    alternatives: list[Execution] = Field(default_factory=list)
     bucket_bytes: PositiveInt = DDP_BUCKET_BYTES
     tensors: list[TensorPlan] = Field(default_factory=list)
     prediction: Prediction

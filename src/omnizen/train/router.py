@@ -198,5 +198,12 @@ def by_plan(model: nn.Module, plan: str | Path | Plan, size: int, values: str) -
 
 
 def from_plan(plan: Plan, values: str) -> Routing:
-    """Return a plan's choices."""
+    """Return a plan's choices.
+
+    Raises:
+        UserError: the plan asks for another strategy than synchronous training.
+    """
+    from omnizen.plan.strategies import check_strategy_is_followed
+
+    check_strategy_is_followed(plan)
     return Routing({t.name: t.scheme for t in plan.tensors}, plan.bucket_bytes, values)
