@@ -117,8 +117,10 @@ def test_prices_that_make_no_sense_are_refused(wrong):
 
 
 def test_training_refuses_a_plan_that_it_would_not_follow():
-    plan = plan_strategy(unlike()).model_copy(update={"strategy": "groups"})
-    with pytest.raises(UserError, match="the plan asks for"):
+    check_strategy_is_followed(plan_strategy(unlike()))
+    prices = [price("local", 1.0, local_steps=16)]
+    plan = plan_strategy(unlike(slow=1.0, bytes_per_s=20 * MBIT, prices=prices))
+    with pytest.raises(UserError, match=r"16 local steps; call run.prepare\(plan=strategies.local_sgd\(16\)\)"):
         check_strategy_is_followed(plan)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from omnizen.cli import balance, bench_local, compressors, curves, survey
+from omnizen.cli import balance, bench_local, bench_plan, compressors, curves, survey
 from omnizen.cli.folders import text_folder
 from omnizen.cli.lists import dilation_factor, numbers, words
 from omnizen.errors import UserError
@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     bench_local.register(bench)
     compressors.register(bench)
     survey.register(bench)
+    bench_plan.register(bench)
     bench.command("kernels")(kernels)
     app.add_typer(bench, name="bench")
 

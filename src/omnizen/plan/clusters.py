@@ -12,7 +12,7 @@ from omnizen.plan.cost import predict
 from omnizen.plan.efficiency import compute_seconds, measured_variation
 from omnizen.plan.links import LinkModel
 from omnizen.plan.plan import Plan
-from omnizen.plan.search import slowest_rates
+from omnizen.plan.search import BUCKETED, slowest_rates
 from omnizen.plan.timeline import fill_buckets
 from omnizen.simulate.cluster import Cluster, Job, Law, Reduction
 from omnizen.simulate.network import Network
@@ -81,7 +81,7 @@ def job_of(facts: Facts, plan: Plan, members: Sequence[int] | None = None) -> Jo
     inside = [k.model_copy(update={"source": number[k.source], "dest": number[k.dest]}) for k in links]
     meetings = facts.meetings if len(ranks) == facts.world_size else None
     model, rates = LinkModel.of(inside, len(ranks), meetings), slowest_rates(facts.devices)
-    reductions: list[Reduction] = _buckets(facts, plan)
+    reductions = _buckets(facts, plan, model)
     for gradient in facts.gradients:
         if not _bucketed(gradient, plan):
             cost = predict(plan.scheme(gradient.name), gradient.sparsity(), len(ranks), model, rates)
@@ -112,10 +112,10 @@ def update_bytes(facts: Facts, members: int, size: int | None = None) -> float:
 
 
 def _bucketed(gradient: GradientFacts, plan: Plan) -> bool:
-    return gradient.kind == "dense" and plan.scheme(gradient.name) == "dense"
+    return gradient.kind == "dense" and plan.scheme(gradient.name) in BUCKETED
 
 
-def _buckets(facts: Facts, plan: Plan) -> list[Reduction]:
+def _buckets(facts: Facts, plan: Plan, model: LinkModel) -> list[Reduction]:
     dense = [g for g in facts.gradients if _bucketed(g, plan)]
     sizes = [g.nbytes for g in dense]
     rates, total, done = slowest_rates(facts.devices), sum(sizes), 0
@@ -123,16 +123,10 @@ def _buckets(facts: Facts, plan: Plan) -> list[Reduction]:
     for bucket in fill_buckets(sizes, plan.bucket_bytes):
         nbytes = sum(sizes[i] for i in bucket)
         done += nbytes
-        shares = [dense[i].ready for i in bucket]
-        known = [share for share in shares if share is not None]
-        ready = max(known) if len(known) == len(shares) else done / total
-        itemsize = ITEMSIZES[dense[bucket[0]].dtype]
-        cpu_s = predict(
-            "dense",
-            Sparsity(nbytes // itemsize, 1, 1.0, itemsize=itemsize),
-            facts.world_size,
-            LinkModel.uniform(facts.world_size, 1e18),
-            rates,
-        ).cpu_s
-        out.append(Reduction([Ring(nbytes)], max([ready, *(r.ready for r in out[-1:])]), cpu_s))
+        known = [share for i in bucket if (share := dense[i].ready) is not None]
+        ready = max(known) if len(known) == len(bucket) else done / total
+        itemsize, scheme = ITEMSIZES[dense[bucket[0]].dtype], plan.scheme(dense[bucket[0]].name)
+        cost = predict(scheme, Sparsity(nbytes // itemsize, 1, 1.0, itemsize=itemsize), model.size, model, rates)
+        phase: Phase = Ring(nbytes) if scheme == "dense" else Fixed(cost.wire_s + cost.latency_s)
+        out.append(Reduction([phase], max([ready, *(r.ready for r in out[-1:])]), cost.cpu_s))
     return out

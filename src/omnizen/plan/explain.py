@@ -10,6 +10,7 @@ from omnizen.plan.lazy import LAZY, SUMMARY
 from omnizen.plan.links import LinkModel
 from omnizen.plan.open_loop import advice
 from omnizen.plan.plan import Execution, Plan, TensorPlan
+from omnizen.plan.strategies import call_of
 from omnizen.plan.strategies import unsure as unsure_strategies
 from omnizen.plan.words import amount, duration, rate
 
@@ -104,13 +105,14 @@ def _strategy(chosen: Execution, plan: Plan) -> list[str]:
     ]
     if len(set(chosen.batch_shares)) > 1:
         shares = ", ".join(map(str, chosen.batch_shares))
-        lines.append(f"  samples of each rank in a step: {shares} (run.prepare(balance=[{shares}]))")
+        lines.append(f"  samples of each rank in a step: {shares}")
     if chosen.strategy == "groups":
         lines.append(f"  groups of ranks: {'; '.join(', '.join(map(str, group)) for group in chosen.groups)}")
     if chosen.local_steps:
         lines.append(f"  steps of each rank between two averages: {', '.join(map(str, chosen.local_steps))}")
     if chosen.momentum is not None:
         lines.append(f"  momentum {chosen.momentum:g}, at which its price was measured")
+    lines.append(f"  in training: {call_of(chosen)}")
     for other in plan.alternatives[:MOST_ALTERNATIVES]:
         lines.append(f"  not {other.title}: {other.reason}")
     if len(plan.alternatives) > MOST_ALTERNATIVES:

@@ -212,12 +212,22 @@ def unsure(plan: Plan) -> list[str]:
     return lines
 
 
-def check_strategy_is_followed(plan: Plan, supported: Sequence[str] = ("sync",)) -> None:
-    """Refuse a plan whose strategy this caller does not carry out.
+def call_of(chosen: Execution) -> str:
+    """Return how training is asked for a strategy."""
+    if chosen.strategy == "local":
+        steps = chosen.local_steps
+        return f"run.prepare(plan=strategies.local_sgd({steps if len(set(steps)) > 1 else steps[0]}))"
+    if chosen.strategy == "groups":
+        return f"run.prepare(plan=strategies.groups({len(chosen.groups)}))"
+    shares = f", balance={chosen.batch_shares}" if len(set(chosen.batch_shares)) > 1 else ""
+    return f"run.prepare(plan=PLAN{shares})"
+
+
+def check_strategy_is_followed(plan: Plan) -> None:
+    """Refuse a plan whose strategy is not that gradients are averaged in every step: schemes alone do not make it.
 
     Raises:
-        UserError: says which strategy it is and what to do.
+        UserError: says which strategy it is and what to call.
     """
-    if plan.strategy not in supported:
-        title = plan.execution.title if plan.execution else plan.strategy
-        raise UserError(f"the plan asks for {title}; give run.prepare(plan=...) the strategy itself")
+    if plan.strategy != "sync" and plan.execution is not None:
+        raise UserError(f"the plan asks for {plan.execution.title}; call {call_of(plan.execution)}")

@@ -40,6 +40,7 @@ from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
 from omnizen.train.local import LocalSteps
 from omnizen.train.local_checks import check_local, settled
 from omnizen.train.local_loader import LocalLoader
+from omnizen.train.lookout import Lookout
 from omnizen.train.own_time import OwnTime
 from omnizen.train.pulls import Pulls, Reads, check_lazy, check_reads, may_be_lazy
 from omnizen.train.record import StepRecord, lab_facts
@@ -102,6 +103,8 @@ def prepare(
     if machines is not None:
         lazy = may_be_lazy(model, run.optimizers, scaler) if reads is not None else frozenset()
         run._watch = Watch(model, engine, machines, lambda: run._batch_samples or 0, run.follow, lazy)
+        if batches is None:  # else batch sizes, and with them step times, change on purpose
+            run._lookout = Lookout(engine, run.follow, run._note, lazy)
     else:
         run._announce_plan()
     if batches is not None:  # the last to observe: what the others do is no rank's own work

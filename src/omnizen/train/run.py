@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from omnizen.measure.facts import Facts
     from omnizen.plan.plan import Plan
     from omnizen.sparse.masks import Masks
+    from omnizen.train.lookout import Lookout
 
 Optimizers = TypeVar("Optimizers", bound="Optimizer | Sequence[Optimizer]")
 
@@ -75,6 +76,7 @@ class Run:
         self._samples, self._read = 0, False
         self._batch_samples: int | None = None
         self._watch: Watch | None = None
+        self._lookout: Lookout | None = None
         self._values = "float32"
         self._weight_given: float | None = None
         self.weight_factor = 1.0
@@ -332,11 +334,16 @@ class Run:
         self._announce_plan()
         if self.rank == 0:
             plan_in_force(plan, self.engine.step, self.run_dir)
-        if self._record is not None and planning_s:
-            self._record.note(
-                self.engine.step,
-                f"planning and trying near-ties took {planning_s:.1f} s; their bytes and time are in this step",
+        if self._lookout is not None:
+            self._lookout.expect(plan, self.facts)
+        if planning_s:
+            self._note(
+                f"planning and trying near-ties took {planning_s:.1f} s; their bytes and time are in this step"
             )
+
+    def _note(self, text: str) -> None:
+        if self._record is not None:
+            self._record.note(self.engine.step, text)
 
     def _announce_plan(self) -> None:
         if self.run_dir is not None and self.rank == 0:
