@@ -12,8 +12,10 @@ from omnizen.bench.compressors.chart import write_chart
 from omnizen.bench.compressors.measure import PARTS, UnitParts, gradients, measure_scheme, middle
 from omnizen.bench.compressors.predict import Computing, break_even_bits_per_s, step_time
 from omnizen.bench.compressors.run import Settings, all_schemes, run_compressors, table
+from omnizen.bench.compressors.turns import Desk, InTurns
 from omnizen.bench.rows import KEYS
 from omnizen.cli.main import app
+from omnizen.comm.threads import run_ranks
 from omnizen.errors import UserError
 from omnizen.measure.subject import Subject
 from omnizen.types import Traffic
@@ -55,6 +57,21 @@ def test_units_are_those_of_training_with_their_bytes_and_parts():
     assert units["hidden.bias"].traffic.rx_bytes == pytest.approx(4 / 3 * 4 * 101)  # with its flag, around a ring
     for then, param in zip(before, found.models[1].parameters(), strict=True):
         assert torch.equal(then, param.grad.to_dense())  # the gradients are there for the next scheme
+
+
+def test_ranks_that_take_turns_get_what_they_would_get_without():
+    def body(comm, desk):
+        turns = InTurns(comm, desk)
+        with desk.turn(comm.rank):
+            two = [turns.all_reduce(torch.full((3,), float(comm.rank + k))) for k in (0, 10)]
+            turns.barrier()
+            (parts,) = zip(*turns.all_gather([torch.tensor([comm.rank])]).wait(), strict=True)
+            return [pending.wait().tolist() for pending in reversed(two)], torch.cat(parts).tolist()
+
+    desk = Desk(3)
+    found = run_ranks(3, lambda comm: body(comm, desk))
+    assert found == [([[33.0] * 3, [3.0] * 3], [0, 1, 2])] * 3
+    assert min(desk.held_s) > 0
 
 
 def test_a_step_is_computing_and_what_backward_does_not_hide():
