@@ -131,7 +131,7 @@ def _model(kind: str, rng: np.random.Generator) -> Model:
     if kind == "dense":
         return Model(f"{len(layers)} dense layers, {sum(layers) / 1e6:.2g} MB", layers)
     density = float(rng.choice([0.003, 0.03, 0.2]))
-    shape = (200_000, 1) if kind == "elements" else (20_000, 32)
+    shape = (100_000, 1) if kind == "elements" else (20_000, 32)
     point = Point(
         hosts=2, rate_mbit=1, rows=shape[0], width=shape[1], density=density,
         skew="zipf" if kind in ("zipf", "elements") else "uniform" if kind == "uniform" else "blocky",
