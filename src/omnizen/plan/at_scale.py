@@ -49,12 +49,13 @@ class AtScale:
     price: float | None
 
 
-def at_scale(facts: Facts, sizes: Sequence[int] = SIZES) -> list[AtScale]:
+def at_scale(facts: Facts, sizes: Sequence[int] = SIZES, *, groups: bool = True) -> list[AtScale]:
     """Simulate strategies on clusters of other sizes.
 
     Args:
         facts: of at least two machines.
         sizes: numbers of workers, up to 4,096.
+        groups: whether compute groups are simulated too, which takes seconds for thousands of workers.
 
     Raises:
         UserError: a size cannot be, or the facts lack the time of computing, links or gradients.
@@ -68,7 +69,7 @@ def at_scale(facts: Facts, sizes: Sequence[int] = SIZES) -> list[AtScale]:
     if wrong is not None:
         raise UserError(f"2 to {MOST_WORKERS} workers can be simulated, not {wrong}")
     small = cluster_of(facts)
-    return [found for n in sizes for found in _of_size(facts, _grown(small, n))]
+    return [found for n in sizes for found in _of_size(facts, _grown(small, n), groups)]
 
 
 def assumptions(facts: Facts) -> list[str]:
@@ -94,7 +95,7 @@ def _grown(cluster: Cluster, size: int) -> Cluster:
     return replace(cluster, network=cluster.network.repeated(size), sample_s=cluster.sample_s[like], fixed_s=fixed)
 
 
-def _of_size(facts: Facts, cluster: Cluster) -> Iterator[AtScale]:
+def _of_size(facts: Facts, cluster: Cluster, with_groups: bool) -> Iterator[AtScale]:
     n, samples = cluster.size, samples_of(facts)
     even = np.full(n, float(samples))
     own_rates = even / np.maximum(cluster.mean_s(even), 1e-12)
@@ -117,7 +118,7 @@ def _of_size(facts: Facts, cluster: Cluster) -> Iterator[AtScale]:
         every = np.maximum(1, (LOCAL_STEPS * shared / even).round())
         yield made(f"{LOCAL_STEPS} local steps, by speed", local_steps(job, cluster, even, every), price)
     groups = n // GROUP_OF
-    if groups > 1:
+    if with_groups and groups > 1:
         inside = _job(facts, GROUP_OF, cluster.network.part(np.arange(GROUP_OF)))
         whole = replace(job, model_bytes=update_bytes(facts, GROUP_OF, n))
         out = grouped(whole, cluster, groups, even if shared is None else shared, inside=[inside] * groups)

@@ -94,12 +94,12 @@ def step_times(runs: Sequence[RunData]) -> Figure | None:
     for i, (run, lengths) in enumerate(zip(runs, by_run, strict=True)):
         if not lengths:
             continue
-        lines.append(_line(i, run.label, [(step, took * scale) for step, took in thin(list(lengths.items()))]))
+        lines.append(line(i, run.label, [(step, took * scale) for step, took in thin(list(lengths.items()))]))
         if run.plan is not None:
             start = max((plan.step for log in run.ranks.values() for plan in log.plans), default=min(lengths))
             predicted = run.plan.prediction.step_s * scale
-            line = _line(i, f"{run.label}, predicted", [(start, predicted), (max(lengths), predicted)])
-            lines.append(line | {"line": {"color": "@predicted", "width": 2, "dash": "dot"}})
+            expected = line(i, f"{run.label}, predicted", [(start, predicted), (max(lengths), predicted)])
+            lines.append(expected | {"line": {"color": "@predicted", "width": 2, "dash": "dot"}})
     return _figure(
         lines,
         height=320,
@@ -127,13 +127,14 @@ def loss_by_second(runs: Sequence[RunData]) -> Figure | None:
 
 
 def _losses(curves: list[list[tuple[float, float]]], runs: Sequence[RunData], axis: str) -> Figure | None:
-    lines = [_line(i, run.label, thin(c)) for i, (run, c) in enumerate(zip(runs, curves, strict=True)) if c]
+    lines = [line(i, run.label, thin(c)) for i, (run, c) in enumerate(zip(runs, curves, strict=True)) if c]
     if not lines:
         return None
     return _figure(lines, height=320, xaxis={"title": {"text": axis}}, yaxis={"title": {"text": "loss"}})
 
 
-def _line(i: int, name: str, points: Sequence[tuple[float, float]]) -> Figure:
+def line(i: int, name: str, points: Sequence[tuple[float, float]]) -> Figure:
+    """One line of a chart, in the colour and dashes of its number; a point where there is only one."""
     style = {"color": RUN_COLORS[i % len(RUN_COLORS)], "width": 2, "dash": RUN_DASHES[i % len(RUN_DASHES)]}
     return {
         "type": "scatter",

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from omnizen.errors import UserError
-from omnizen.report import candidates, numbers, planned, sections, words
+from omnizen.report import candidates, more_machines, numbers, planned, sections, words
 from omnizen.report.analysis import predicted, summarise
 from omnizen.report.load import RunData, load_runs
 from omnizen.report.markup import Html, html, paragraph
@@ -23,6 +23,7 @@ SECTIONS = (
     ("links", "Links"),
     ("plan", "Plan"),
     ("facts", "Facts"),
+    ("more", "More machines"),
     ("about", "Runs"),
 )
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -79,6 +80,7 @@ def render(runs: Sequence[RunData]) -> str:
         sections.links(runs),
         planned.plan(runs),
         planned.facts(runs),
+        more_machines.more_machines(runs),
         sections.about(runs),
     ]
     title = f"Omnizen report: {', '.join(run.label for run in runs)}"
