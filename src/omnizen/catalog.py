@@ -10,7 +10,7 @@ from omnizen import catalog_citations as citations
 from omnizen.catalog_lossy import LOSSY
 from omnizen.catalog_rows import CodecRow, ReducerRow, SelectorRow, WrapperRow
 from omnizen.catalog_selectors import SELECTORS
-from omnizen.catalog_settings import check_settings
+from omnizen.catalog_settings import made
 from omnizen.catalog_summed import SUMMED, SUMMED_CODECS
 from omnizen.catalog_wrappers import WRAPPERS
 from omnizen.errors import LISTS_METHODS, UserError, nearest
@@ -315,9 +315,10 @@ def reducer(name: str, **settings: Any) -> Reducer:
     if isinstance(name, str) and "(" in name and not settings:
         from omnizen import catalog_text
 
-        made: Reducer = catalog_text.made(name, REDUCERS, CODECS, SELECTORS, WRAPPERS)
-        return made
-    return _row(name, REDUCERS, "reduction scheme", settings).make(**settings)
+        whole: Reducer = catalog_text.made(name, REDUCERS, CODECS, SELECTORS, WRAPPERS)
+        return whole
+    reducer: Reducer = made(name, _row(name, REDUCERS, "reduction scheme"), settings)
+    return reducer
 
 
 def schemes(kind: str | None = None, *, lossy: bool = False) -> list[str]:
@@ -341,7 +342,8 @@ def codec(name: str, **settings: Any) -> Codec:
     Raises:
         UserError: for an unknown name; the nearest one is suggested.
     """
-    return _row(name, CODECS, "codec", settings).make(**settings)
+    codec: Codec = made(name, _row(name, CODECS, "codec"), settings)
+    return codec
 
 
 def selector(name: str, **settings: Any) -> Selector:
@@ -350,12 +352,11 @@ def selector(name: str, **settings: Any) -> Selector:
     Raises:
         UserError: for an unknown name; the nearest one is suggested.
     """
-    return _row(name, SELECTORS, "selector", settings).make(**settings)
+    selector: Selector = made(name, _row(name, SELECTORS, "selector"), settings)
+    return selector
 
 
-def _row(name: str, table: Mapping[str, Row], what: str, settings: Mapping[str, Any]) -> Row:
+def _row(name: str, table: Mapping[str, Row], what: str) -> Row:
     if name not in table:
         raise UserError(f"{what}: {nearest(name, table, listed_by=LISTS_METHODS)}")
-    if settings:
-        check_settings(name, table[name], settings)
     return table[name]

@@ -40,6 +40,10 @@ class Row:
         found: Callable[..., Any] = getattr(importlib.import_module(f"omnizen.{module}"), function)
         return found
 
+    def make(self, *wrapped: Any, **settings: Any) -> Any:
+        """Make what the row stands for; subclasses say what that is."""
+        return self._made(wrapped, settings)
+
     def _made(self, wrapped: Sequence[Any], settings: Mapping[str, Any]) -> Any:
         return self._factory()(*wrapped, **{**self.settings, **settings})
 

@@ -1,4 +1,4 @@
-"""Settings of methods, checked by name and type before a method is made."""
+"""Settings of methods as users write them, checked by name and, where a method does not look itself, by type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 
 def check_settings(name: str, row: Row, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a method does not have, or of another type.
+    """Refuse settings that a method does not have.
 
     Raises:
         UserError: says what was given, what is allowed and which is nearest.
@@ -38,12 +38,36 @@ def check_settings(name: str, row: Row, settings: Mapping[str, Any]) -> None:
             if not known:
                 raise UserError(f"{name} has no settings, got {word!r}")
             raise UserError(f"{name} has no such setting: {nearest(word, known)}")
-        wanted = str(known[word].annotation).split(" | ")
-        if all(one in TYPES for one in wanted) and not any(_is(value, one) for one in wanted):
-            raise UserError(f"{name}: {word} is {' or '.join(wanted)}, got {value!r}")
     for word, setting in known.items():
         if setting.default is inspect.Parameter.empty and word not in settings:
             raise UserError(f"{name} needs {word}=")
+
+
+def check_types(name: str, row: Row, settings: Mapping[str, Any]) -> None:
+    """Refuse settings of another type than a method's: for when it broke over one that it does not look at itself.
+
+    Raises:
+        UserError: names the setting, its type and what was given.
+    """
+    for word, setting in _settings(row).items():
+        wanted = str(setting.annotation).split(" | ")
+        plain = word in settings and all(one in TYPES for one in wanted)
+        if plain and not any(_is(settings[word], one) for one in wanted):
+            raise UserError(f"{name}: {word} is {' or '.join(wanted)}, got {settings[word]!r}")
+
+
+def made(name: str, row: Row, settings: Mapping[str, Any], *wrapped: Any) -> Any:
+    """Make what a row stands for, from settings that a user wrote.
+
+    Raises:
+        UserError: for settings that the method does not have or cannot use.
+    """
+    check_settings(name, row, settings)
+    try:
+        return row.make(*wrapped, **settings)
+    except TypeError:
+        check_types(name, row, settings)
+        raise
 
 
 def check_parts(name: str, row: Row, given: int) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from omnizen.catalog_rows import CodecRow, ReducerRow, SelectorRow, WrapperRow
-from omnizen.catalog_settings import check_parts, check_settings, example
+from omnizen.catalog_settings import check_parts, example
+from omnizen.catalog_settings import made as made_of
 from omnizen.errors import LISTS_METHODS, UserError, nearest
 
 Table = Mapping[str, ReducerRow | CodecRow | SelectorRow]
@@ -54,16 +55,14 @@ def made(
                 for place, argument in enumerate(call.args)
             ]
             check_parts(name, wrappers[name], len(wrapped))
-            check_settings(name, wrappers[name], settings)
-            return wrappers[name].make(*wrapped, **settings)
+            return made_of(name, wrappers[name], settings, *wrapped)
         if name in wrappers and name not in table:
             check_parts(name, wrappers[name], 0)
         if name not in table:
             raise UserError(f"{text!r}: {nearest(name, [*table, *wrappers], listed_by=LISTS_METHODS)}")
         if call.args:
             raise UserError(f"{text!r}: settings of {name} need their names{example(name, table[name])}")
-        check_settings(name, table[name], settings)
-        return table[name].make(**settings)
+        return made_of(name, table[name], settings)
 
     try:
         whole = ast.parse(_DASH.sub("_", text.strip()), mode="eval").body

@@ -155,7 +155,7 @@ def test_a_rank_whose_data_end_earlier_is_named(reads) -> None:
             loop(Bag(), sgd, batches(run.rank, 3)[: 5 - 2 * (run.rank == 1)], run, plan="lazy", reads=reads)
         return caught.value
 
-    for error in failing(3, body, timeout_s=1.0):
+    for error in failing(3, body):
         assert isinstance(error, UnevenInputs)
         assert "rank 1 has no batch left after 3" in str(error)
 
