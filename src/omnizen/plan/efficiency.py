@@ -2,8 +2,8 @@
 
 Omnivore's model, with one server for the shared layers: ``T(g) = max(t_fc, k t_cn, (t_conv(k) + t_fc) / g)`` for g
 groups of k ranks (``one_server``). Ours has a server on each rank that holds 1/n of the weights: a group adds its
-gradients up (reduce-scatter), each member pushes its k-th part to all servers and pulls the new weights, and the
-group gathers them. A rank's link then carries its own group's traffic and a part of the others' (``of_layout``).
+gradients up (a ring), each member pushes its k-th part to all servers and pulls the new weights, and the group
+gathers them. A rank's link then carries its own group's traffic and a part of the others' (``of_layout``).
 Both become a closed network of groups that compute, then use links (``plan/queues.py``).
 
 Where work times vary, a group waits for the slowest of its members (for exponential times, the k-th harmonic number
@@ -238,13 +238,13 @@ class _Network:
         )
 
     def rounds_s(self, members: int, groups: int) -> float:
-        """Return the latency of one cycle: two passes of a ring, and a push with its answer to servers."""
-        return self.latency_s * (2 * (members - 1) + (2 if groups > 1 else 0))
+        """Return the latency of one cycle: passes of a ring, and a push with its answer to servers."""
+        return self.latency_s * ((3 if groups > 1 else 2) * (members - 1) + (2 if groups > 1 else 0))
 
     def demand_s(self, group: Sequence[int], size: int, nbytes: int, *, alone: bool) -> tuple[float, ...]:
         """Return the seconds that a cycle of this group keeps each rank's link busy: all ways out, then all in."""
         members = len(group)
-        ring = 2 * (members - 1) / members * nbytes
+        ring = (2 if alone else 3) * (members - 1) / members * nbytes  # summed, and the new weights gathered
         pushed = 0.0 if alone else nbytes / members  # and pulled, by each member
         served = 0.0 if alone else nbytes / size  # taken, and answered, by each server
         busy: list[float] = []
