@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from omnizen.cli import balance, bench_local, bench_plan, compressors, curves, survey
+from omnizen.cli import auto, balance, bench_local, bench_plan, compressors, curves, survey
 from omnizen.cli.folders import text_folder
 from omnizen.cli.lists import dilation_factor, numbers, words
 from omnizen.errors import UserError
@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
     bench.command("sync")(sync)
     bench.command("codecs")(codecs)
     curves.register(bench)
+    auto.register(bench)
     balance.register(bench)
     bench_local.register(bench)
     compressors.register(bench)

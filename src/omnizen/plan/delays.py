@@ -49,7 +49,7 @@ def shares(histogram: Sequence[float]) -> Floats:
     counts: Floats = np.asarray(histogram, dtype=np.float64)
     if counts.ndim != 1 or not np.isfinite(counts).all() or (counts < 0).any() or not counts.sum() > 0:
         raise UserError("a histogram of staleness holds counts from 0 on, some above 0")
-    found: Floats = counts[: int(np.flatnonzero(counts)[-1]) + 1] / counts.sum()
+    found: Floats = np.asarray(counts[: int(np.flatnonzero(counts)[-1]) + 1] / counts.sum(), dtype=np.float64)
     return found
 
 
@@ -63,8 +63,8 @@ def geometric(groups: int) -> Floats:
     if groups == 1:
         return np.ones(1)
     m = 1 - 1 / groups
-    found: Floats = (1 - m) * m ** np.arange(math.ceil(-16 / math.log(m)))
-    return found / found.sum()
+    powers: Floats = m ** np.arange(math.ceil(-16 / math.log(m)), dtype=np.float64)
+    return shares(powers.tolist())
 
 
 def implicit_momentum(histogram: Sequence[float]) -> float:

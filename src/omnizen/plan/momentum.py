@@ -75,7 +75,7 @@ def best_of_mean(implicit: float, condition: float) -> Setting:
         >>> round(best_of_mean(0.75, 5.0).rate, 2)
         0.82
     """
-    return _search(partial(mean_rates, implicit), _checked(condition), 4 / (1 - implicit))
+    return _search(partial(mean_rates, implicit), _checked(condition), 4 / (1 - implicit), near=0.0)
 
 
 def _checked(condition: float) -> float:
@@ -93,21 +93,21 @@ def _best_of_order(order: Order, condition: float) -> Setting:
     return _search(partial(run_rates, order), condition, 4.0)
 
 
-def _search(rates: Rates, condition: float, most: float) -> Setting:
+def _search(rates: Rates, condition: float, most: float, near: float = NEAR) -> Setting:
     """Look for the best momentum on ever finer grids, for each with its best step, at most ``most / condition``."""
-    low, high, count = LEAST, MOST, 13
+    low, high, count, fastest = LEAST, MOST, 13, 0.0
     while True:
         momenta = np.linspace(low, high, count)
         steps, found = _best_steps(rates, momenta, condition, most)
         speed = -np.log(np.minimum(found, 1.0))
-        close = speed >= (1 - NEAR) * speed.max()
-        i = int(np.where(close, np.abs(momenta), math.inf).argmin()) if speed.max() > 0 else int(found.argmin())
+        fastest = max(fastest, float(speed.max()))
+        close = speed >= (1 - near) * fastest
+        i = int(np.where(close, np.abs(momenta), math.inf).argmin()) if fastest > 0 and close.any() else -1
+        i = int(found.argmin()) if i < 0 else i
         between = (high - low) / (count - 1)
         if between <= FINEST:
             return Setting(float(momenta[i]), float(steps[i]), float(found[i]))
-        i = int(found.argmin())
-        low, high = max(LEAST, momenta[i] - between), min(MOST, momenta[i] + between)
-        count = 9
+        low, high, count = max(LEAST, momenta[i] - between), min(MOST, momenta[i] + between), 9
 
 
 def _best_steps(rates: Rates, momenta: Floats, condition: float, most: float) -> tuple[Floats, Floats]:

@@ -20,20 +20,20 @@ class Task:
     """Losses of a quadratic; ``cycle_s`` are the seconds of a cycle of each group by number of groups."""
 
     cycle_s: dict
-    condition: float = 100.0
-    noise: float = 0.02
-    dims: int = 10
+    condition: float = 1e4
+    noise: float = 0.1
+    dims: int = 12
     seed: int = 0
     curvature: np.ndarray = field(init=False)
 
     def __post_init__(self):
-        self.curvature = np.geomspace(1.0, self.condition, self.dims)
+        self.curvature = np.geomspace(10.0 / self.condition, 10.0, self.dims)
 
     def start(self):
-        return State(np.ones(self.dims), np.zeros(self.dims))
+        return State(self.curvature**-0.5, np.zeros(self.dims))
 
     def loss(self, weights):
-        return float(0.5 * (self.curvature * weights**2).sum() / self.curvature.sum())
+        return float((self.curvature * weights**2).mean())
 
     def run(self, point, seconds, state, target=0.0):
         """Train; returns the result, with ``stop`` when the target was reached, and the state at the end."""

@@ -5,11 +5,11 @@ import math
 import pytest
 
 from omnizen.errors import UserError
-from omnizen.plan.tuner import Done, Point, Probe, Result, Settings, Train, Tuner
+from omnizen.plan.tuner import Carrier, Done, Point, Probe, Result, Settings, Train, Tuner
 from tests.plan.tuner.simulated import Task, fixed, play
 
 SEARCHES = ["grid", "halving", "model"]
-CYCLES = {1: [1.0], 2: [1.0] * 2, 4: [1.0] * 4}
+CYCLES = {1: [0.2], 2: [0.2] * 2, 4: [0.2] * 4}
 NAN = float("nan")
 
 
@@ -38,13 +38,17 @@ def bowl(momentum, step):
 @pytest.mark.parametrize("search", SEARCHES)
 def test_same_answers_same_questions_from_every_saved_state(search):
     task = Task(CYCLES)
-    whole = Tuner(settings(search))
-    seconds = play(whole, task, 0.01)
-    again = Tuner(settings(search))
-    assert play(again, task, 0.01, each=lambda tuner: Tuner.from_json(tuner.to_json())) == seconds
-    assert math.isfinite(seconds)
-    states = {note.phase for note in whole.notes}
-    assert states >= {"cold start", "steady state"}
+    whole, parts = Tuner(settings(search, probe_s=2.0)), []
+    play(whole, task, 0.0, most=45)
+
+    def put_away_and_back(tuner):
+        parts.append(Tuner.from_json(tuner.to_json()))
+        return parts[-1]
+
+    play(Tuner(settings(search, probe_s=2.0)), task, 0.0, most=45, each=put_away_and_back)
+    assert parts[-1].to_json() == whole.to_json()
+    assert parts[-1].notes == whole.notes
+    assert {note.phase for note in whole.notes} >= {"cold start", "steady state"}
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -129,7 +133,8 @@ def test_fewer_groups_while_momentum_0_wins():
     asked = answered(tuner, bowl(0.0, 0.01))
     assert [p.groups for p in asked] == sorted((p.groups for p in asked), reverse=True)
     assert {p.groups for p in asked} == {4, 2, 1}
-    assert all(p.momentum <= 0.6 for p in asked if p.groups < 4)
+    assert Point(2, 0.01, 0.6) in asked  # as large as momentum may be again
+    assert Point(2, 0.01, 0.9) not in asked
 
 
 def test_near_ties_go_to_the_larger_step_in_steady_state():
@@ -144,26 +149,23 @@ def test_near_ties_go_to_the_larger_step_in_steady_state():
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_searching_stays_within_its_share(search):
-    task = Task(CYCLES, condition=1000.0)
-    tuner = Tuner(settings(search))
-    shares = []
+    task, shares = Task(CYCLES), []
 
     def watch(tuner):
-        if isinstance(tuner.next(), Probe) and any(n.phase == "steady state" for n in tuner.notes):
+        action, _ = tuner.told[-1]
+        if isinstance(action, Train):
             shares.append(tuner.overhead)
         return tuner
 
-    play(tuner, task, 1e-9, most=120, each=watch)
-    assert shares
-    assert tuner.overhead <= 0.13
-    ends = [i for i, n in enumerate(tuner.notes) if n.kind == "chose"]
-    assert len(ends) >= 2
+    play(Tuner(settings(search, probe_s=2.0)), task, 0.0, most=45, each=watch)
+    assert len(shares) >= 2
+    assert max(shares) <= 0.1 + 1e-9
 
 
 def test_a_horizon_limits_the_cold_start():
     tuner = Tuner(settings(horizon_s=600.0))
     asked = answered(tuner, bowl(0.3, 0.01))
-    assert len(asked) == 3  # 60 of 600 seconds
+    assert len(asked) == 4  # 60 of 600 seconds, and those of the one that is gone on with
     assert any("10%" in note.text for note in tuner.notes if note.kind == "stopped")
     train = tuner.next()
     tuner.tell(Result(600.0, 100, (1.0,) * 10))
@@ -182,20 +184,19 @@ def test_training_that_diverges_goes_on_smaller_from_the_checkpoint(search):
     assert tuner.next().point.step < train.point.step
 
 
-def test_the_model_probes_less_than_the_grid_and_is_as_good():
-    task = Task(CYCLES, condition=300.0)
-    probed = {}
+def test_the_other_searches_probe_less_than_the_grid_and_choose_as_well():
+    task, found = Task(CYCLES, noise=0.03), {}
     for search in SEARCHES:
-        tuner = Tuner(settings(search))
-        first = None
-        while not isinstance(tuner.next(), Train):
-            result, _ = task.run(tuner.next().point, tuner.next().seconds, task.start())
-            tuner.tell(result)
-        first = tuner.next().point
-        probed[search] = sum(t.result.seconds for t in tuner.trials), fixed(task, first, 0.01, 5_000.0)
-    assert probed["model"][0] < 0.7 * probed["grid"][0]
-    assert probed["halving"][0] < 0.7 * probed["grid"][0]
-    assert probed["model"][1] <= 1.1 * probed["grid"][1]
+        tuner = Tuner(settings(search, probe_s=10.0, update_s=(0.2, 0.1, 0.05)))
+        carrier = Carrier(tuner, lambda action, start: task.run(action.point, action.seconds, start), task.start())
+        while isinstance(tuner.next(), Probe):
+            carrier.step()
+        probed = sum(t.result.seconds for t in tuner.trials)
+        found[search] = probed, fixed(task, tuner.next().point, 0.1, 300.0)
+    assert found["halving"][0] < 0.5 * found["grid"][0]
+    assert found["model"][0] < 0.8 * found["grid"][0]
+    assert found["halving"][1] <= 1.1 * found["grid"][1]
+    assert found["model"][1] <= 1.1 * found["grid"][1]
 
 
 def test_kept_states_are_those_that_may_be_asked_for():

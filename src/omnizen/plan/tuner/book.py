@@ -46,6 +46,11 @@ class Trial:
     reason: str = ""
 
     @property
+    def diverged(self) -> bool:
+        """Whether it was rejected for its losses, so that larger steps are out of question too."""
+        return self.reason.startswith("diverged")
+
+    @property
     def point(self) -> Point:
         """How it trained."""
         return self.probe.point
@@ -60,7 +65,6 @@ class Book:
         self.trials: list[Trial] = []
         self.phase = "cold start"
         self.probed_s = self.trained_s = self.adopted_s = 0.0
-        self.phase_began_s = 0.0
         self.since = 0
         self.kept: set[int] = set()
 
@@ -70,7 +74,7 @@ class Book:
 
     def begin(self, phase: str) -> None:
         """Begin a phase; what probes of earlier ones showed was from other checkpoints."""
-        self.phase, self.phase_began_s, self.since = phase, self.probed_s, len(self.trials)
+        self.phase, self.since = phase, len(self.trials)
         self.kept = set()
 
     @property
@@ -85,21 +89,19 @@ class Book:
         return (self.probed_s - self.adopted_s) / total if total else 0.0
 
     def budget_s(self) -> float:
-        """Return the seconds of probing that this phase may still begin; what the best has trained is not lost."""
-        settings = self.settings
-        if self.phase == "cold start":
-            whole = math.inf if settings.horizon_s is None else settings.overhead * settings.horizon_s
-        else:
-            all_s = settings.horizon_s or (self.probed_s + self.trained_s) / (1 - settings.overhead)
-            whole = settings.overhead * max(all_s, self.probed_s + self.trained_s) - (
-                self.phase_began_s - self.adopted_s
-            )
+        """Return the seconds of probing that may still begin; infinite if the training after a search pays for it.
+
+        What the best probe so far has trained is not lost.
+        """
+        if self.settings.horizon_s is None:
+            return math.inf
         ahead = max((self._line(self.trials[number]) for number in self.kept), default=0.0)
-        return whole - (self.probed_s - self.phase_began_s - ahead)
+        return self.settings.overhead * self.settings.horizon_s - (self.probed_s - self.adopted_s - ahead)
 
     def probe(self, point: Point, seconds: float, start: int | None = None) -> Asking:
         """Ask for one probe; returns the trial, or None when the budget does not allow it."""
-        if seconds > self.budget_s() * (1 + 1e-9) and any(not t.reason for t in self.recent):
+        needed = self.phase == "cold start" and all(t.reason for t in self.recent)  # something must be found
+        if seconds > self.budget_s() * (1 + 1e-9) and not needed:
             self.note(
                 "stopped", f"{point}: not probed, the search may take {self.settings.overhead:.0%} of the run"
             )
@@ -133,10 +135,9 @@ class Book:
             at = next(i for i, loss in enumerate(result.losses) if not math.isfinite(loss))
             reason = f"diverged: the loss was no number after {at} of {result.updates} updates"
         else:
-            first = math.fsum(result.losses[: settings.last]) / len(result.losses[: settings.last])
-            worst = max(result.losses[0], min(first, abs(first)))
-            if score > settings.blown_up * abs(worst):
-                reason = f"diverged: the loss went from {result.losses[0]:.4g} to {score:.4g}"
+            first = result.losses[0]
+            if score > settings.blown_up * abs(first):
+                reason = f"diverged: the loss went from {first:.4g} to {score:.4g}"
         spread = pstdev(tail) / math.sqrt(len(tail)) if len(tail) > 1 and not reason else 0.0
         return Trial(probe, result, math.inf if reason else score, spread, reason)
 

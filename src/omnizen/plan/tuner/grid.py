@@ -97,7 +97,7 @@ def sweep(
         if trial is None:
             break
         if trial.reason:
-            failed.append(point)
+            failed += [point] if trial.diverged else []
             continue
         trials.append(trial)
         if slower_than is not None and trial.result.update_s * (1 + settings.faster) > slower_than:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from omnizen.plan.delays import MOST_GROUPS
-from omnizen.plan.momentum import Curvature, curvature_of
+from omnizen.plan.momentum import Curvature, best, curvature_of
 from omnizen.plan.tuner.actions import Point
 from omnizen.plan.tuner.book import Book, Trial
 
@@ -62,14 +62,23 @@ def guesses(book: Book, curvature: Curvature, seconds: dict[int, float]) -> list
             continue
         setting = curvature.best(staleness_of(groups, measured.get(groups, ())))
         update_s = seconds.get(groups, predicted[groups] * scale)
-        out.append(Guess(Point(groups, setting.step, round(setting.momentum, 2)), setting.updates() * update_s))
+        out.append(
+            Guess(Point(groups, setting.step, round(setting.momentum, 2) + 0.0), setting.updates() * update_s)
+        )
     return sorted(out, key=lambda guess: guess.cost)
 
 
-def curvature_by(trial: Trial) -> Curvature:
-    """Return the quadratic on which a trial's setting is best at the staleness that it had."""
+def curvature_by(book: Book, trial: Trial) -> Curvature:
+    """Return the quadratic whose best step size at the trial's staleness is the trial's.
+
+    Its condition number is that of the usual momentum with one group: momenta that win short probes say too little.
+    """
     groups = trial.point.groups
-    return curvature_of(trial.point.momentum, trial.point.step, staleness_of(groups, trial.result.staleness))
+    usual = curvature_of(book.settings.sync_momentum, 1.0)
+    if groups > MOST_GROUPS:
+        return Curvature(usual.condition, best([1.0], usual.condition).step / trial.point.step)
+    staleness = staleness_of(groups, trial.result.staleness)
+    return Curvature(usual.condition, best(staleness, usual.condition).step / trial.point.step)
 
 
 def measured_seconds(book: Book) -> dict[int, float]:

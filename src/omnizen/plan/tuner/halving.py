@@ -55,9 +55,9 @@ def race(book: Book, points: Sequence[Point]) -> Generator[Action, Result, Trial
         trial = yield from book.probe(point, seconds)
         if trial is None:
             break
-        if trial.reason:
+        if trial.diverged:
             failed.append(point)
-        else:
+        elif not trial.reason:
             field.append(trial)
     while len(field) > 1:
         field.sort(key=lambda t: t.score)

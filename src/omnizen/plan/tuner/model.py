@@ -6,6 +6,7 @@ import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 
+from omnizen.plan.efficiency import saturation
 from omnizen.plan.tuner.actions import Action, Point, Result
 from omnizen.plan.tuner.book import Asking, Book, Trial
 from omnizen.plan.tuner.guess import curvature_by, first_guesses, guesses, measured_seconds
@@ -14,30 +15,33 @@ FINE = 10**0.5
 """Factor between step sizes when the right power of ten is known."""
 NUDGE = 0.2
 """Momenta on both sides of the expected one that are tried."""
-WORTH = 1.5
+WORTH = 3.0
 """Other numbers of groups are probed when expected to take at most this many times the best one's seconds."""
 
 
 def cold(book: Book) -> Asking:
-    """Find the step size with the groups expected to be fastest, then look at its neighbours."""
+    """Find the step size with the groups that update fastest, then look at neighbours and at fewer groups.
+
+    The number of groups is not left to the models alone: where gradients are noisy, staleness costs less than on
+    the quadratic that momentum is reckoned on.
+    """
     settings = book.settings
-    expected = first_guesses(book, settings.steps[0])[0]
+    predicted = dict(zip(settings.groups, settings.update_s, strict=False))
+    groups = saturation(predicted, settings.faster) if predicted else settings.groups[-1]
+    expected = next((g for g in first_guesses(book, settings.steps[0]) if g.point.groups == groups), None)
+    momentum = expected.point.momentum if expected else 0.0
     book.note(
         "expects",
-        f"{expected.point.groups} groups to be fastest, with momentum {expected.point.momentum:.2f} if "
-        f"{settings.sync_momentum:.2f} is right for one group",
+        f"{groups} groups to update fastest{f' (every {predicted[groups]:.3g} s)' if predicted else ''}, and "
+        f"momentum {momentum:.2f} there if {settings.sync_momentum:.2f} is right for one group",
     )
     best: Trial | None = None
-    worse = 0
-    for factor in [step / settings.steps[0] for step in settings.steps]:
-        point = Point(expected.point.groups, expected.point.step * factor, expected.point.momentum)
-        trial = yield from book.probe(point, settings.probe_s)
+    for step in settings.steps:
+        trial = yield from book.probe(Point(groups, step, momentum), settings.probe_s)
         if trial is None:
             break
-        if not trial.reason:
-            worse = worse + 1 if best is not None and trial.score > best.score else 0
-            best = _better(book, best, trial)
-        if worse:
+        before, best = best, _better(book, best, trial)
+        if before is not None and best is before:  # smaller ones will be worse still
             break
     if best is None:
         return None
@@ -67,27 +71,26 @@ def _momenta(book: Book, best: Trial) -> Generator[Action, Result, Trial]:
 
 
 def _groups(book: Book, best: Trial) -> Generator[Action, Result, Trial]:
-    """Probe other numbers of groups that may be as fast, with momentum and step size corrected for staleness."""
-    settings = book.settings
-    smaller = [g for g in settings.groups if g < best.point.groups]
-    found = guesses(book, curvature_by(best), measured_seconds(book))
+    """Probe one group, the next fewer, and others that may be as fast, at settings corrected for staleness."""
+    settings, groups = book.settings, best.point.groups
+    smaller = [g for g in settings.groups if g < groups]
+    known = {t.point.groups for t in book.recent}
+    found = guesses(book, curvature_by(book, best), measured_seconds(book))
     least = found[0].cost if found else math.inf
     for guess in found:
-        forced = bool(smaller) and best.point.momentum <= 0 and guess.point.groups == smaller[-1]
-        if guess.point.groups in {t.point.groups for t in book.recent}:
+        if guess.point.groups in known:
             continue
-        if guess.cost > WORTH * least and not forced:
+        near = guess.point.groups in {settings.groups[0], *smaller[-1:]}
+        if guess.cost > WORTH * least and not near:
             book.note(
                 "skipped", f"{guess.point}: expected to take {guess.cost / least:.2g} times the time of the best"
             )
             continue
-        if forced:
-            book.note("expects", f"momentum {best.point.momentum:.2f} won: fewer groups may do better")
         trial = yield from book.probe(guess.point, settings.probe_s)
         if trial is None:
             break
         best = _better(book, best, trial) or best
-    return best
+    return best if best.point.groups == groups else (yield from _momenta(book, best))
 
 
 def _around(book: Book, best: Trial, points: Sequence[Point]) -> Generator[Action, Result, Trial]:
@@ -105,7 +108,7 @@ def _around(book: Book, best: Trial, points: Sequence[Point]) -> Generator[Actio
 
 def _blown(book: Book, point: Point) -> bool:
     return any(
-        t.reason and t.point.groups == point.groups and t.point.step <= point.step
+        t.diverged and t.point.groups == point.groups and t.point.step <= point.step
         and t.point.momentum <= point.momentum
         for t in book.recent
     )  # fmt: skip

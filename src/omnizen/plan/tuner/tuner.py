@@ -39,7 +39,7 @@ class Tuner:
         >>> tuner.next().point
         Point(groups=1, step=0.0001, momentum=0.9)
         >>> tuner.tell(Result(seconds=5.0, updates=2, losses=(2.3, float("nan"))))
-        >>> tuner.notes[-1].kind, Tuner.from_json(tuner.to_json()).next() == tuner.next()
+        >>> tuner.notes[0].kind, Tuner.from_json(tuner.to_json()).next() == tuner.next()
         ('rejected', True)
     """
 
@@ -66,6 +66,11 @@ class Tuner:
             raise UserError(f"a result takes 0 seconds or more, got {result.seconds} s, {result.updates} updates")
         self._told.append((self._action, result))
         self._action = self._script.send(result)
+
+    @property
+    def told(self) -> tuple[tuple[Action, Result], ...]:
+        """Actions that were carried out, and how they went."""
+        return tuple(self._told)
 
     @property
     def kept(self) -> frozenset[int]:

@@ -1,0 +1,211 @@
+"""Time to a target loss, search included: the automatic optimizer beside fixed ways to train on unequal workers.
+
+Reference: Hadjis et al. 2016, Omnivore.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from omnizen.bench.auto_worker import AutoAnswer, AutoJob
+from omnizen.bench.launch import InLab, Launch, python
+from omnizen.bench.rows import Row, failed, measured
+from omnizen.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+METHODS = ("auto", "best-fixed", "sync-even-m0.9", "async-m0.9")
+CASES = {"cnn": (256, 0.6, 0.02), "lm": (64, 5.6, 0.5)}
+"""Batch of a group, target loss, and step size that is usual with momentum 0.9 and one group."""
+FACTORS, MOMENTA = (0.25, 1.0), (0.0, 0.6, 0.9)
+"""Step sizes, as multiples of the usual one, and momenta that ``best-fixed`` tries for each number of groups."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to run.
+
+    Args:
+        cpu: each host's relative speed, 1 for the fastest.
+        rate: of each link, before dilation ("100mbit").
+        dilation: factor that slows links and processors, or ``auto``.
+        batch: samples of each group's batch; the case's by default.
+        target: mean of the last ``smooth`` losses that ends a run; the case's by default.
+        most_s: seconds after which a run ends without having reached it.
+        probe_s: seconds of a probe.
+        search: how the tuner searches.
+        overhead: share of ``most_s`` that the tuner may spend on probes.
+    """
+
+    case: str = "cnn"
+    hosts: int = 4
+    cpu: tuple[float, ...] = ()
+    rate: str = "100mbit"
+    dilation: float | Literal["auto"] = "auto"
+    batch: int | None = None
+    target: float | None = None
+    methods: tuple[str, ...] = METHODS
+    most_s: float = 120.0
+    probe_s: float = 4.0
+    search: str = "model"
+    overhead: float = 0.10
+    smooth: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.case not in CASES:
+            raise UserError(f"case: {nearest(self.case, CASES)}")
+        for name in self.methods:
+            if name not in METHODS:
+                raise UserError(f"unknown method: {nearest(name, METHODS)}")
+        if self.hosts < 2 or (self.cpu and len(self.cpu) != self.hosts):
+            raise UserError(f"at least 2 hosts, and a speed for each: got {self.hosts} and {len(self.cpu)} speeds")
+        if not self.most_s > 0 or not self.probe_s > 0 or self.smooth < 1:
+            raise UserError("most_s and probe_s must be above 0, and smooth 1 or more")
+
+
+def run_auto(
+    settings: Settings, *, launch: Launch | None = None, on_line: Callable[[str], None] = lambda _: None
+) -> list[Row]:
+    """Run all methods, each in a lab of its own, and return their rows."""
+    start: Launch = launch or InLab(settings.hosts, settings.rate, settings.dilation, settings.cpu)
+    rows: list[Row] = []
+    for method in settings.methods:
+        on_line(f"-- {method}")
+        if method == "best-fixed":
+            rows += _best_fixed(settings, start, on_line)
+        else:
+            rows += [_row(settings, method, method, _job(settings, method), start, on_line)]
+    return rows
+
+
+def points(settings: Settings) -> list[tuple[int, float, float]]:
+    """Return what ``best-fixed`` tries: (groups, step size, momentum)."""
+    from omnizen.plan.layouts import sizes
+
+    usual = CASES[settings.case][2]
+    return [(g, usual * f, m) for g in sizes(settings.hosts) for f in FACTORS for m in MOMENTA]
+
+
+def _best_fixed(settings: Settings, start: Launch, on_line: Callable[[str], None]) -> list[Row]:
+    """Try every point; the table of all of them, and the best again under the method's own name."""
+    rows = []
+    for groups, step, momentum in points(settings):
+        name = f"fixed-g{groups}-lr{step:.3g}-m{momentum:g}"
+        job = _job(settings, "best-fixed", (groups, step, momentum))
+        rows.append(_row(settings, name, "best-fixed", job, start, on_line))
+    reached = [r for r in rows if r.metric == "time_to_target_s"]
+    if not reached:
+        return rows
+    best = min(reached, key=lambda r: r.value or 0.0)
+    return [*rows, _named(best)]
+
+
+def _named(row: Row) -> Row:
+    from dataclasses import replace
+
+    return replace(row, method="best-fixed", params={**row.params, "found": row.method})
+
+
+def _job(settings: Settings, method: str, point: tuple[int, float, float] | None = None) -> dict[str, Any]:
+    batch, target, usual = CASES[settings.case]
+    fixed = {
+        "auto": None, "best-fixed": point, "sync-even-m0.9": (1, usual, 0.9),
+        "async-m0.9": (settings.hosts, usual, 0.9),
+    }[method]  # fmt: skip
+    return {
+        "case": settings.case, "batch": settings.batch or batch, "fixed": fixed, "even": method == "sync-even-m0.9",
+        "target": target if settings.target is None else settings.target, "most_s": settings.most_s, "step": usual,
+        "probe_s": settings.probe_s, "overhead": settings.overhead, "search": settings.search,
+        "smooth": settings.smooth, "limit_s": 2 * settings.most_s + 120, "seed": settings.seed,
+    }  # fmt: skip
+
+
+def _row(
+    settings: Settings, name: str, method: str, job: dict[str, Any], start: Launch, on_line: Callable[[str], None]
+) -> Row:
+    from omnizen.lab import parse_rate
+
+    shared: dict[str, Any] = {
+        "bench": "auto", "case": settings.case, "method": name, "hosts": settings.hosts,
+        "rate_mbit": parse_rate(settings.rate) / 1e6,
+    }  # fmt: skip
+    params: dict[str, Any] = {
+        "batch": job["batch"], "target": job["target"], "cpu": list(settings.cpu), "dilation": settings.dilation,
+        "most_s": settings.most_s, "smooth": settings.smooth, "seed": settings.seed,
+    }  # fmt: skip
+    if method == "auto":
+        params |= {"probe_s": settings.probe_s, "search": settings.search, "overhead_allowed": settings.overhead}
+    found, reason = _run(settings, AutoJob(**job, out=Path()), start, on_line)
+    if found is not None:
+        params |= {
+            "point": found.point, "updates": found.updates, "staleness": found.staleness,
+            "predicted_and_measured_update_s": found.update_s,
+        }  # fmt: skip
+        if method == "auto":
+            params |= {"overhead": round(found.overhead, 3), "notes": found.notes}
+    if reason or found is None or found.reached_s is None:
+        return failed(reason, params=params, **shared)
+    return measured([found.reached_s], metric="time_to_target_s", unit="s", params=params, **shared)
+
+
+def _run(
+    settings: Settings, job: AutoJob, start: Launch, on_line: Callable[[str], None]
+) -> tuple[AutoAnswer | None, str]:
+    with tempfile.TemporaryDirectory(prefix="omnizen-auto-") as folder:
+        out = Path(folder)
+        path = out / "job.json"
+        path.write_text(job.model_copy(update={"out": out}).model_dump_json(), encoding="utf-8")
+        last: dict[int, str] = {}
+
+        def line(rank: int, text: str) -> None:
+            last[rank] = text
+            if rank == 0:
+                on_line(text)
+
+        codes = start(python("omnizen.bench.auto_worker", str(path)), line, job.limit_s + 60)
+        found = [
+            AutoAnswer.model_validate_json(p.read_text(encoding="utf-8")) for p in sorted(out.glob("rank*.json"))
+        ]
+    reason = next((f"rank {a.rank}: {a.failed}" for a in found if a.failed), "")
+    if not reason and len(found) < settings.hosts:
+        absent = min(set(range(settings.hosts)) - {a.rank for a in found})
+        reason = f"rank {absent} ended with status {codes[absent]} and no answer: {last.get(absent, 'no output')}"
+    return next((a for a in found if a.rank == 0), None), reason
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Lay the methods side by side."""
+    from omnizen.bench.tables import Kind
+    from omnizen.bench.tables import table as lay
+
+    lines = []
+    for row in rows:
+        value = "not reached" if row.value is None else f"{row.value:.1f}"
+        groups, step, momentum = row.params.get("point") or ("", "", "")
+        about = row.params.get("reason", "") if row.value is None else ""
+        if "overhead" in row.params:
+            about = f"{row.params['overhead']:.0%} of the time on probes that were not gone on with {about}"
+        lines.append((row.method, value, str(groups), f"{step:.3g}" if step else "", str(momentum), about))
+    first = rows[0]
+    title = (
+        f"{first.case}, {first.hosts} workers, {first.rate_mbit:g} Mbit/s links, to loss {first.params['target']}"
+    )
+    columns: dict[str, Kind] = {"method": "name"}
+    columns |= dict.fromkeys(("s to target", "groups", "lr", "momentum"), "number")
+    return lay(title, {**columns, "": "text"}, lines)
+
+
+def decisions(rows: Sequence[Row]) -> Table | None:
+    """Lay out what the tuner expected, tried, rejected and chose; None without a tuned run."""
+    from omnizen.bench.tables import table as lay
+
+    notes = next((r.params["notes"] for r in rows if "notes" in r.params), None)
+    if not notes:
+        return None
+    return lay("what the tuner did", {"phase": "name", "": "name", "decision": "text"}, [tuple(n) for n in notes])
