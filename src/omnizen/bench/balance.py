@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from omnizen.bench.tables import Kind
 
 BATCHES = {"cnn": 256, "lm": 128}
-"""Enough that computing takes most of a step."""
+"""Enough that computing takes most of a step; few enough that activations (87 kB a picture) stay below 32 MB:
+larger ones the allocator gives back in every step, which makes each sample slower."""
 SETTLED_AFTER = 4
 """Steps after the last change that do not count: other sizes begin some steps after they were agreed on."""
 

@@ -182,7 +182,7 @@ def together(case: Case, job: BalanceJob, name: str) -> Trained:
             optimizer.step()
             optimizer.zero_grad()
             done.step_s.append(time.monotonic() - began_s)
-            done.samples.append(sum(run.batch_sizes))
+            done.samples.append(dealt.sampler.steps[dealt.position - 1])
             if run.balance is not None and run.balance.control.adjustments > before:
                 done.adjusted.append(step)
             if run.rank == 0:
