@@ -19,6 +19,8 @@ METHODS = (
     "omnizen",
     "omnizen-lazy",
     "omnizen-lazy-bf16",
+    "omnizen-groups-2",
+    "omnizen-async",
     "omnizen-powersgd",
 )
 SUMMARIES = {
@@ -30,6 +32,8 @@ SUMMARIES = {
     "omnizen": "oz.init and run.prepare, plan made from measured facts",
     "omnizen-lazy": 'the same with plan="lazy": owners update rows and send those that the next batch reads',
     "omnizen-lazy-bf16": "the same, and dense gradients in bfloat16 with error feedback",
+    "omnizen-groups-2": "two compute groups, synchronous inside, asynchronous between",
+    "omnizen-async": "each worker a compute group of its own",
     "omnizen-powersgd": 'the same with plan="powersgd": rank 4 from step 0, error feedback, rows of tables too',
 }
 
