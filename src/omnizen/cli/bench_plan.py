@@ -31,7 +31,7 @@ def plan(
     from omnizen.bench import plan as bench
     from omnizen.bench.rows import append, read
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     if json is not None:
         append(json, [])
     in_lab = bench.lab_rows(read(lab)) if lab is not None else []

@@ -21,6 +21,8 @@ NEAR = 0.15
 """Strategies within this share of the best are simulated."""
 MOST = 6
 """Strategies that are simulated at most."""
+CYCLES, MOST_UPDATES = 40, 2000
+"""Of a group in a simulation: with few of them, where the first and the last begin and end would decide."""
 SAME = 0.005
 """Of strategies that differ less, the simplest is taken: synchronous before local steps before groups."""
 ORDER = ("sync", "local", "groups")
@@ -151,7 +153,9 @@ def simulated_rate(facts: Facts, cluster: Cluster, candidate: Candidate) -> floa
         inside = [job_of(facts, candidate.plan, group) for group in candidate.groups]
         members = max(len(group) for group in candidate.groups)
         whole = replace(job_of(facts, candidate.plan), model_bytes=update_bytes(facts, members))
-        return grouped(whole, cluster, candidate.groups, batch, inside=inside).samples_per_s
+        updates = min(CYCLES * len(candidate.groups), MOST_UPDATES)
+        out = grouped(whole, cluster, candidate.groups, batch, inside=inside, updates=updates)
+        return out.samples_per_s
     job = job_of(facts, candidate.plan)
     if candidate.strategy == "local":
         return local_steps(job, cluster, batch, np.array(candidate.local_steps)).samples_per_s
