@@ -124,6 +124,12 @@ def test_training_refuses_a_plan_that_it_would_not_follow():
         check_strategy_is_followed(plan)
 
 
+def test_as_many_machines_as_measured_take_what_the_plan_predicts():
+    facts = job(8)
+    (sync, *_) = at_scale(facts, [8])
+    assert sync.update_s == pytest.approx(make_plan(facts).prediction.step_s, rel=0.03)
+
+
 def test_more_machines_give_more_and_less_of_what_they_could():
     facts = unlike(bytes_per_s=100 * MBIT, gradients=list(GRADIENTS.values()))
     found = at_scale(facts, [4, 16, 64])

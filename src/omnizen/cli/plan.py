@@ -91,8 +91,7 @@ def _words(text: str) -> list[str]:
 
 
 def _at(console: Console, facts: Facts, sizes: str) -> None:
-    from rich.table import Table
-
+    from omnizen.bench.tables import Kind, show, table
     from omnizen.errors import UserError
     from omnizen.plan.at_scale import assumptions, at_scale
     from omnizen.plan.words import duration
@@ -101,25 +100,20 @@ def _at(console: Console, facts: Facts, sizes: str) -> None:
         counts = [int(word) for word in _words(sizes)]
     except ValueError:
         raise UserError(f"--at needs comma-separated numbers of workers, got {sizes!r}") from None
-    table = Table(title=f"What more machines like the {facts.world_size} measured ones would give")
-    for head in (
-        "workers",
-        "strategy",
-        "samples/s",
-        "of the workers' own rates",
-        "an update takes",
-        "samples needed",
-    ):
-        table.add_column(head, justify="left" if head == "strategy" else "right")
-    for found in at_scale(facts, counts):
-        table.add_row(
-            f"{found.workers:,}", found.title, f"{found.samples_per_s:,.4g}", f"{found.efficiency:.1%}",
-            duration(found.update_s), _price(found.price),
-        )  # fmt: skip
-    console.print(table)
+    columns: dict[str, Kind] = {
+        "workers": "number", "strategy": "name", "samples/s": "number", "of the workers'\nown rates": "number",
+        "an update\ntakes": "number", "samples\nneeded": "number",
+    }  # fmt: skip
+    lines = [
+        (f"{found.workers:,}", found.title, f"{found.samples_per_s:,.0f}", f"{found.efficiency:.1%}",
+         duration(found.update_s), _price(found.price))
+        for found in at_scale(facts, counts)
+    ]  # fmt: skip
+    title = f"What more machines like the {facts.world_size} measured ones would give (simulated)"
+    show(console, table(title, columns, lines))
     for line in assumptions(facts):
         console.print(f"- {line}", markup=False)
 
 
 def _price(price: float | None) -> str:
-    return "not measured" if price is None else f"{price:.2f} times"
+    return "not measured" if price is None else f"{price:.2f}"

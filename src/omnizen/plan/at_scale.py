@@ -10,16 +10,18 @@ import numpy as np
 from omnizen.comm.links import Floats
 from omnizen.errors import UserError
 from omnizen.measure.facts import Facts
-from omnizen.plan.clusters import BACKWARD_SHARE, cluster_of, samples_of, update_bytes
+from omnizen.plan.clusters import BACKWARD_SHARE, buckets, cluster_of, samples_of, update_bytes
 from omnizen.plan.cost import predict
 from omnizen.plan.efficiency import measured_variation
+from omnizen.plan.lazy import LAZY
 from omnizen.plan.links import LinkModel
-from omnizen.plan.search import slowest_rates
+from omnizen.plan.plan import Plan
+from omnizen.plan.search import make_plan, slowest_rates
 from omnizen.simulate.cluster import Cluster, Job, Outcome, Reduction
 from omnizen.simulate.grouped import grouped
 from omnizen.simulate.local import local_steps
 from omnizen.simulate.network import Network
-from omnizen.simulate.phases import Fixed, Meet, Ring
+from omnizen.simulate.phases import Fixed, Meet
 from omnizen.simulate.synchronous import synchronous
 
 MOST_WORKERS = 4096
@@ -68,8 +70,8 @@ def at_scale(facts: Facts, sizes: Sequence[int] = SIZES, *, groups: bool = True)
     wrong = next((n for n in sizes if not 2 <= n <= MOST_WORKERS), None)
     if wrong is not None:
         raise UserError(f"2 to {MOST_WORKERS} workers can be simulated, not {wrong}")
-    small = cluster_of(facts)
-    return [found for n in sizes for found in _of_size(facts, _grown(small, n), groups)]
+    small, plan = cluster_of(facts), make_plan(facts)
+    return [found for n in sizes for found in _of_size(facts, plan, _grown(small, n), groups)]
 
 
 def assumptions(facts: Facts) -> list[str]:
@@ -95,7 +97,7 @@ def _grown(cluster: Cluster, size: int) -> Cluster:
     return replace(cluster, network=cluster.network.repeated(size), sample_s=cluster.sample_s[like], fixed_s=fixed)
 
 
-def _of_size(facts: Facts, cluster: Cluster, with_groups: bool) -> Iterator[AtScale]:
+def _of_size(facts: Facts, plan: Plan, cluster: Cluster, with_groups: bool) -> Iterator[AtScale]:
     n, samples = cluster.size, samples_of(facts)
     even = np.full(n, float(samples))
     own_rates = even / np.maximum(cluster.mean_s(even), 1e-12)
@@ -107,7 +109,7 @@ def _of_size(facts: Facts, cluster: Cluster, with_groups: bool) -> Iterator[AtSc
     def made(title: str, out: Outcome, price: float | None) -> AtScale:
         return AtScale(n, title, out.samples_per_s, out.samples_per_s / best, out.update_s, price)
 
-    job = _job(facts, n, cluster.network)
+    job = _job(facts, plan, n, cluster.network)
     yield made("synchronous", synchronous(job, cluster, even, steps=steps), 1.0)
     if shared is not None:
         yield made("synchronous, shares by speed", synchronous(job, cluster, shared, steps=steps), 1.0)
@@ -119,7 +121,7 @@ def _of_size(facts: Facts, cluster: Cluster, with_groups: bool) -> Iterator[AtSc
         yield made(f"{LOCAL_STEPS} local steps, by speed", local_steps(job, cluster, even, every), price)
     groups = n // GROUP_OF
     if with_groups and groups > 1:
-        inside = _job(facts, GROUP_OF, cluster.network.part(np.arange(GROUP_OF)))
+        inside = _job(facts, plan, GROUP_OF, cluster.network.part(np.arange(GROUP_OF)))
         whole = replace(job, model_bytes=update_bytes(facts, GROUP_OF, n))
         out = grouped(whole, cluster, groups, even if shared is None else shared, inside=[inside] * groups)
         yield made(f"groups of {GROUP_OF}", out, known.get(("groups", groups, 1.0, "")))
@@ -141,17 +143,19 @@ def _model_of(network: Network) -> LinkModel:
     return LinkModel(network.size, latency, float(np.minimum(network.up, after).min()), slowest, slowest, latency)
 
 
-def _job(facts: Facts, size: int, network: Network) -> Job:
+def _job(facts: Facts, plan: Plan, size: int, network: Network) -> Job:
     """Return the gradients' reductions by the cheapest exact schemes at this size."""
-    from omnizen.catalog import REDUCERS, schemes
+    from omnizen.catalog import REDUCERS
 
     model, rates = _model_of(network), slowest_rates(facts.devices)
-    dense_bytes = sum(g.nbytes for g in facts.gradients if g.kind == "dense")
-    reductions = [Reduction([Ring(dense_bytes)], ready=0.5)] if dense_bytes else []
+    reductions = buckets(facts, plan, model)
+    weighed = {
+        t.name: [name for name in (t.scheme, *(r.scheme for r in t.rejected)) if name != LAZY] for t in plan.tensors
+    }
     for gradient in facts.gradients:
         if gradient.kind != "dense":
             pattern = gradient.sparsity()
-            costs = [predict(REDUCERS[s].make(), pattern, size, model, rates) for s in schemes(gradient.kind)]
+            costs = [predict(REDUCERS[s].make(), pattern, size, model, rates) for s in weighed[gradient.name]]
             cost = min(costs, key=lambda c: c.seconds)
             reductions.append(Reduction([Fixed(cost.wire_s + cost.latency_s)], 1.0, cost.cpu_s))
     step = facts.step

@@ -81,7 +81,7 @@ def job_of(facts: Facts, plan: Plan, members: Sequence[int] | None = None) -> Jo
     inside = [k.model_copy(update={"source": number[k.source], "dest": number[k.dest]}) for k in links]
     meetings = facts.meetings if len(ranks) == facts.world_size else None
     model, rates = LinkModel.of(inside, len(ranks), meetings), slowest_rates(facts.devices)
-    reductions = _buckets(facts, plan, model)
+    reductions = buckets(facts, plan, model)
     for gradient in facts.gradients:
         if not _bucketed(gradient, plan):
             cost = predict(plan.scheme(gradient.name), gradient.sparsity(), len(ranks), model, rates)
@@ -115,7 +115,8 @@ def _bucketed(gradient: GradientFacts, plan: Plan) -> bool:
     return gradient.kind == "dense" and plan.scheme(gradient.name) in BUCKETED
 
 
-def _buckets(facts: Facts, plan: Plan, model: LinkModel) -> list[Reduction]:
+def buckets(facts: Facts, plan: Plan, model: LinkModel) -> list[Reduction]:
+    """Return the reductions of dense gradients, which travel in buckets."""
     dense = [g for g in facts.gradients if _bucketed(g, plan)]
     sizes = [g.nbytes for g in dense]
     rates, total, done = slowest_rates(facts.devices), sum(sizes), 0
