@@ -19,8 +19,8 @@ class Settings:
 
     Args:
         workers: ranks.
-        search: "grid" is the paper's; "halving" gives many points little time and the better half more; "model"
-            probes only near what ``plan/momentum.py`` and the predicted seconds say.
+        search: "halving" gives many points little time and the better half more; "grid" is the paper's; "model"
+            probes only near what ``plan/momentum.py`` and the predicted seconds say, for runs too short for more.
         groups: numbers of groups that may be used, from 1 up; by halving the ranks by default.
         update_s: for each of them, the predicted seconds between two updates; () when nothing was predicted.
         momenta: of the grid.
@@ -41,7 +41,7 @@ class Settings:
     """
 
     workers: int
-    search: Search = "model"
+    search: Search = "halving"
     groups: tuple[int, ...] = ()
     update_s: tuple[float, ...] = ()
     momenta: tuple[float, ...] = (0.0, 0.3, 0.6, 0.9)
