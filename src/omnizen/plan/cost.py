@@ -228,7 +228,7 @@ def _shortening(passes: Passes, pattern: Sparsity, size: int, traffic: Traffic) 
     elements = pattern.rows * pattern.width
     return Work(
         merged_rows=traffic.rx_bytes / (pattern.itemsize + WIRE_INDEX_BYTES) if passes.selected else 0.0,
-        copied_bytes=(passes.copied + passes.copied_by_rank * size) * elements * pattern.itemsize,
+        copied_bytes=passes.copied * elements * pattern.itemsize,
         selected=passes.selected * elements,
         quantised=(passes.quantised + passes.quantised_by_rank * size) * elements,
     )
