@@ -65,6 +65,7 @@ def test_a_group_that_is_fast_reads_more() -> None:
     def body(run: Run) -> int:
         made = prepared(run, groups(2), samples=24)
         count = len(in_turns(run, made, turns))
+        run.flush()  # all have had their turns
         assert next(iter(made[2].sampler), None) is None  # the epoch has no more
         return count
 
