@@ -19,7 +19,7 @@ from omnizen.simulate.synchronous import synchronous
 
 NEAR = 0.15
 """Strategies within this share of the best are simulated."""
-MOST = 6
+MOST = 12
 """Strategies that are simulated at most."""
 CYCLES, MOST_UPDATES = 40, 2000
 """Of a group in a simulation: with few of them, where the first and the last begin and end would decide."""
@@ -84,8 +84,7 @@ def plan_strategy(
         possible = _simulated(facts, possible, weighed[0])
     best = _simplest(possible)
     chosen = best.candidate
-    same = {id(w.candidate): w for w in possible}
-    others = [same.get(id(w.candidate), w) for w in weighed if w.candidate is not chosen]
+    others = [w for w in [*possible, *(w for w in weighed if w.candidate.price is None)] if w is not best]
     others.sort(key=lambda w: (w.candidate.price is None, w.relative))
     return chosen.plan.model_copy(
         update={
@@ -118,26 +117,20 @@ def _simplest(weighed: Sequence[Weighed]) -> Weighed:
 
 
 def _simulated(facts: Facts, weighed: Sequence[Weighed], usual: Weighed) -> list[Weighed]:
-    """Simulate those close to the best, and the usual one beside them."""
-    limit = (1 + NEAR) * min(w.relative for w in weighed)
-    near = sorted((w for w in weighed if w.relative <= limit), key=lambda w: w.relative)[:MOST]
-    if len(near) < 2:
-        return list(weighed)
-    cluster = cluster_of(facts)
+    """Simulate the best, and what comes close to it, until all of these are simulated."""
+    cluster, found = cluster_of(facts), list(weighed)
     usual_rate = simulated_rate(facts, cluster, usual.candidate)
-    tried = {
-        id(w.candidate): _weigh(
-            replace_rate(w.candidate, simulated_rate(facts, cluster, w.candidate)), usual_rate, "simulation"
+    for _ in range(MOST):
+        limit = (1 + NEAR) * min(w.relative for w in found)
+        near = [i for i, w in enumerate(found) if w.relative <= limit and w.origin == "formula"]
+        if not near:
+            break
+        at = min(near, key=lambda i: found[i].relative)
+        candidate = found[at].candidate
+        found[at] = _weigh(
+            replace_rate(candidate, simulated_rate(facts, cluster, candidate)), usual_rate, "simulation"
         )
-        for w in near
-    }
-    out = []
-    for w in weighed:
-        found = tried.get(id(w.candidate))
-        out.append(w if found is None else replace(found, candidate=w.candidate))
-    return [w for w in out if w.origin == "simulation"] + [
-        replace(w, relative=max(w.relative, limit)) for w in out if w.origin != "simulation"
-    ]
+    return found
 
 
 def replace_rate(candidate: Candidate, samples_per_s: float) -> Candidate:
