@@ -53,7 +53,7 @@ def test_groups_are_chosen_where_their_price_is_worth_it():
     def planned(samples):
         return plan_strategy(unlike(bytes_per_s=20 * MBIT, prices=[price("groups", samples, groups=4)]))
 
-    cheap, dear = planned(1.1), planned(60.0)
+    cheap, dear = planned(0.7), planned(60.0)
     assert cheap.strategy == "groups"
     assert cheap.execution.groups == [[0], [1], [2], [3]]
     assert cheap.execution.relative < 1
