@@ -159,6 +159,7 @@ def test_traffic_of_a_step_is_the_model_there_and_back() -> None:
             turns.take(run.rank, optimizer.step)
         comm.barrier()
         before = run.gradients.reading()
+        comm.barrier()  # all have read their meters
         for _ in range(2):
             optimizer.zero_grad()
             model(torch.ones(1, 100)).sum().backward()
