@@ -15,7 +15,8 @@ def per_shard_steps(
 
     With the optimizer's step size at the mean of ``1/L_i`` this is the published rule; weights keep that mean, so
     any other step size can be used, too. Unequal weights go to another point than the minimum of the whole loss,
-    hence the switch. Saves no bytes. It pays only against an untuned step size (see docs/log.md).
+    hence the switch. Saves no bytes. The published rule also takes larger steps than the one it was
+    compared with; ``omnizen bench shards`` shows it beside a tuned common step size.
 
     Args:
         smoothness: ``L_i`` of each rank's data, all above 0 (``omnizen.measure.smoothness``); only for ranks that
