@@ -75,7 +75,7 @@ class Settings:
 
 def quick(settings: Settings) -> Settings:
     """Return what ends within a minute: few steps, one seed, one step size."""
-    return replace(settings, steps=min(settings.steps, 24), seeds=1, lrs=settings.lrs[:1], repeats=1)
+    return replace(settings, steps=min(settings.steps, 16), seeds=1, lrs=settings.lrs[:1], repeats=1)
 
 
 def run_survey(task: Task, settings: Settings, *, on_cell: Callable[[str], None] = lambda _: None) -> list[Row]:
