@@ -109,7 +109,7 @@ def run_shards(
     for how in ("power", "draws"):
         found = smoothness(shards, how, classes)
         common, unlike = 1 / fmean(found), fmean(1 / each for each in found)
-        weighted = per_shard_steps(found, until_step=max(1, steps * 3 // 4))
+        weighted = per_shard_steps(found, until_step=max(1, steps * 3 // 4), reducer="dense")
         for name, lr, strategy in (("common", common, "dense"), ("per-shard", unlike, weighted)):
             losses = {f: descend(shards, classes, f * lr, strategy, steps) for f in factors}
             usable = {f: loss for f, loss in losses.items() if math.isfinite(loss)}
