@@ -5,14 +5,13 @@ Reference: Hadjis et al. 2016, Omnivore.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from omnizen.bench.auto_worker import AutoAnswer, AutoJob
-from omnizen.bench.launch import InLab, Launch, python
+from omnizen.bench.errand import send
+from omnizen.bench.launch import InLab, Launch
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import UserError, nearest
 
@@ -141,7 +140,8 @@ def _row(
     }  # fmt: skip
     if method == "auto":
         params |= {"probe_s": settings.probe_s, "search": settings.search, "overhead_allowed": settings.overhead}
-    found, reason = _run(settings, AutoJob(**job, out=Path()), start, on_line)
+    answers, wrong = send(AutoJob(**job), "omnizen.bench.auto_worker", AutoAnswer, start, on_line=on_line)
+    found = next((a for a in answers if a.rank == 0), None)
     if found is not None:
         params |= {
             "point": found.point, "updates": found.updates, "staleness": found.staleness,
@@ -149,34 +149,9 @@ def _row(
         }  # fmt: skip
         if method == "auto":
             params |= {"overhead": round(found.overhead, 3), "notes": found.notes}
-    if reason or found is None or found.reached_s is None:
-        return failed(reason, params=params, **shared)
+    if wrong or found is None or found.reached_s is None:
+        return failed(wrong or f"not reached within {settings.most_s:g} s", params=params, **shared)
     return measured([found.reached_s], metric="time_to_target_s", unit="s", params=params, **shared)
-
-
-def _run(
-    settings: Settings, job: AutoJob, start: Launch, on_line: Callable[[str], None]
-) -> tuple[AutoAnswer | None, str]:
-    with tempfile.TemporaryDirectory(prefix="omnizen-auto-") as folder:
-        out = Path(folder)
-        path = out / "job.json"
-        path.write_text(job.model_copy(update={"out": out}).model_dump_json(), encoding="utf-8")
-        last: dict[int, str] = {}
-
-        def line(rank: int, text: str) -> None:
-            last[rank] = text
-            if rank == 0:
-                on_line(text)
-
-        codes = start(python("omnizen.bench.auto_worker", str(path)), line, job.limit_s + 60)
-        found = [
-            AutoAnswer.model_validate_json(p.read_text(encoding="utf-8")) for p in sorted(out.glob("rank*.json"))
-        ]
-    reason = next((f"rank {a.rank}: {a.failed}" for a in found if a.failed), "")
-    if not reason and len(found) < settings.hosts:
-        absent = min(set(range(settings.hosts)) - {a.rank for a in found})
-        reason = f"rank {absent} ended with status {codes[absent]} and no answer: {last.get(absent, 'no output')}"
-    return next((a for a in found if a.rank == 0), None), reason
 
 
 def table(rows: Sequence[Row]) -> Table:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from omnizen.bench.watch import leave, watch
+from omnizen.bench.errand import Errand, WorkerAnswer, do_errand
+from omnizen.bench.watch import leave
 from omnizen.plan.tuner import Carrier, Done, Point, Probe, Result, Settings, Train, Tuner
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ HOPELESS = 1000.0
 """A loss beyond this ends a stretch; so does one that is no number."""
 
 
-class AutoJob(BaseModel):
+class AutoJob(Errand):
     """What every worker is told.
 
     Args:
@@ -44,8 +44,6 @@ class AutoJob(BaseModel):
         most_s: seconds of training and searching after which it ends in any case.
         step: step size that is usual for the case with momentum 0.9 and one group.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     case: str
     batch: int
@@ -58,12 +56,10 @@ class AutoJob(BaseModel):
     overhead: float
     search: str
     smooth: int
-    limit_s: float
     seed: int
-    out: Path
 
 
-class AutoAnswer(BaseModel):
+class AutoAnswer(WorkerAnswer):
     """What one worker measured; the numbers are those of all, rank 0's are taken.
 
     Args:
@@ -75,10 +71,6 @@ class AutoAnswer(BaseModel):
         notes: decisions of the tuner as (phase, kind, text).
     """
 
-    model_config = ConfigDict(extra="forbid")
-
-    rank: int
-    failed: str = ""
     reached_s: float | None = None
     clock_s: float = 0.0
     set_up_s: float = 0.0
@@ -90,26 +82,11 @@ class AutoAnswer(BaseModel):
     staleness: list[int] = Field(default_factory=list)
     notes: list[tuple[str, str, str]] = Field(default_factory=list)
 
-    def save(self, folder: Path) -> None:
-        """Write the answer; readers never see half of it."""
-        path = folder / f"rank{self.rank}.json"
-        part = path.with_suffix(".part")
-        part.write_text(self.model_dump_json(), encoding="utf-8")
-        part.replace(path)
-
 
 def main(path: str) -> int:
     """Do a job and leave the answer in its folder; returns the exit status."""
     job = AutoJob.model_validate_json(Path(path).read_text(encoding="utf-8"))
-    answer = AutoAnswer(rank=int(os.environ["RANK"]))
-    watch(job.limit_s, lambda reason: answer.model_copy(update={"failed": reason}).save(job.out))
-    try:
-        work(job, answer)
-    except Exception as error:  # whatever goes wrong becomes a failed row
-        answer.failed = f"{type(error).__name__}: {error}"
-        traceback.print_exc()
-    answer.save(job.out)
-    return 1 if answer.failed else 0
+    return do_errand(job, AutoAnswer(rank=int(os.environ["RANK"])), work)
 
 
 def work(job: AutoJob, answer: AutoAnswer) -> None:

@@ -5,15 +5,14 @@ Reference: Tyagi and Sharma, "OmniLearn", IEEE TPDS 2025 (arXiv:2503.17469); the
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from omnizen.bench.balance_worker import METHODS, PLANS, BalanceAnswer, BalanceJob, Trained
-from omnizen.bench.launch import InLab, Launch, python
+from omnizen.bench.errand import send
+from omnizen.bench.launch import InLab, Launch
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import UserError, nearest
 
@@ -87,34 +86,14 @@ def run_balance(
         "batch": batch, "cpu": list(settings.cpu), "dilation": settings.dilation, "plan": PLANS[settings.case],
         "seed": settings.seed, "pin": settings.pin,
     }  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="omnizen-balance-") as folder:
-        out = Path(folder)
-        job = BalanceJob(
-            case=settings.case, batch=batch, methods=settings.methods, alone_s=settings.alone_s,
-            steps=settings.steps, settle_steps=settings.settle_steps, limit_s=settings.limit_s, seed=settings.seed,
-            pin=settings.pin,
-            out=out,
-        )  # fmt: skip
-        path = out / "job.json"
-        path.write_text(job.model_dump_json(), encoding="utf-8")
-        last: dict[int, str] = {}
-
-        def line(rank: int, text: str) -> None:
-            last[rank] = text
-            if rank == 0:
-                on_line(text)
-
-        codes = start(python("omnizen.bench.balance_worker", str(path)), line, settings.limit_s + 60)
-        found = [
-            BalanceAnswer.model_validate_json(p.read_text(encoding="utf-8")) for p in sorted(out.glob("rank*.json"))
-        ]
-    reason = next((f"rank {a.rank}: {a.failed}" for a in found if a.failed), "")
-    if not reason and len(found) < settings.hosts:
-        absent = min(set(range(settings.hosts)) - {a.rank for a in found})
-        reason = f"rank {absent} ended with status {codes[absent]} and no answer: {last.get(absent, 'no output')}"
-    if reason:
-        return [failed(reason, method="balanced", params=params, **shared)]
-    return rows_of(settings, batch, sorted(found, key=lambda a: a.rank), params, shared)
+    job = BalanceJob(
+        case=settings.case, batch=batch, methods=settings.methods, alone_s=settings.alone_s, steps=settings.steps,
+        settle_steps=settings.settle_steps, limit_s=settings.limit_s, seed=settings.seed, pin=settings.pin,
+    )  # fmt: skip
+    found, wrong = send(job, "omnizen.bench.balance_worker", BalanceAnswer, start, on_line=on_line)
+    if wrong:
+        return [failed(wrong, method="balanced", params=params, **shared)]
+    return rows_of(settings, batch, found, params, shared)
 
 
 def rows_of(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +17,8 @@ import torch
 import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field
 
-from omnizen.bench.watch import leave, watch
+from omnizen.bench.errand import Errand, WorkerAnswer, do_errand
+from omnizen.bench.watch import leave
 from omnizen.plan.batch_control import BatchLaw
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ PLANS = {"cnn": "dense", "lm": "lazy"}
 """What synchronises: the schemes that the planner picks for these cases on fast links."""
 
 
-class BalanceJob(BaseModel):
+class BalanceJob(Errand):
     """What every worker is told.
 
     Args:
@@ -47,8 +47,6 @@ class BalanceJob(BaseModel):
         settle_steps: first steps of a method, which do not count.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     case: str
     batch: int
     methods: tuple[str, ...]
@@ -56,9 +54,7 @@ class BalanceJob(BaseModel):
     steps: int
     settle_steps: int
     pin: bool = False
-    limit_s: float
     seed: int
-    out: Path
 
 
 class Trained(BaseModel):
@@ -81,7 +77,7 @@ class Trained(BaseModel):
     first_sizes: tuple[int, ...] = ()
 
 
-class BalanceAnswer(BaseModel):
+class BalanceAnswer(WorkerAnswer):
     """What one worker measured.
 
     Args:
@@ -89,34 +85,15 @@ class BalanceAnswer(BaseModel):
         beside_s: the same while the others did so too, which on shared cores takes longer.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
-    rank: int
-    failed: str = ""
     alone_s: list[float] = Field(default_factory=list)
     beside_s: list[float] = Field(default_factory=list)
     trained: dict[str, Trained] = Field(default_factory=dict)
-
-    def save(self, folder: Path) -> None:
-        """Write the answer; readers never see half of it."""
-        path = folder / f"rank{self.rank}.json"
-        part = path.with_suffix(".part")
-        part.write_text(self.model_dump_json(), encoding="utf-8")
-        part.replace(path)
 
 
 def main(path: str) -> int:
     """Do a job and leave the answer in its folder; returns the exit status."""
     job = BalanceJob.model_validate_json(Path(path).read_text(encoding="utf-8"))
-    answer = BalanceAnswer(rank=int(os.environ["RANK"]))
-    watch(job.limit_s, lambda reason: answer.model_copy(update={"failed": reason}).save(job.out))
-    try:
-        work(job, answer)
-    except Exception as error:  # whatever goes wrong becomes a failed row
-        answer.failed = f"{type(error).__name__}: {error}"
-        traceback.print_exc()
-    answer.save(job.out)
-    return 1 if answer.failed else 0
+    return do_errand(job, BalanceAnswer(rank=int(os.environ["RANK"])), work)
 
 
 def work(job: BalanceJob, answer: BalanceAnswer) -> None:

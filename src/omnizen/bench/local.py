@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omnizen.bench.launch import InLab, Launch, OnLine, python
+from omnizen.bench.errand import send
+from omnizen.bench.launch import InLab, Launch
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import UserError
 
@@ -52,41 +51,22 @@ def run_local(
     cap_s = 1.5 * seconds
     limit_s = START_S + 2 * cap_s * len(names) * seeds
     start = launch or InLab(len(cpu), rate, 1.0, tuple(cpu))
-    with tempfile.TemporaryDirectory(prefix="omnizen-local-") as place:
-        job = LocalJob(
-            case=case, methods=names, cpu=list(cpu), seeds=seeds, samples=samples, batch=batch, lr=lr, steps=steps,
-            pool=pool, seconds=seconds, epochs=epochs, cap_s=cap_s, limit_s=limit_s, out=Path(place),
-        )  # fmt: skip
-        for name in names:
-            job.strategy(name)  # refuses an unknown one
-        path = job.out / "job.json"
-        path.write_text(job.model_dump_json(), encoding="utf-8")
-        last: dict[int, str] = {}
-        codes = start(python("omnizen.bench.local_worker", str(path)), _keep(last, on_line), limit_s)
-        found = [
-            LocalAnswer.model_validate_json(p.read_text(encoding="utf-8"))
-            for p in sorted(job.out.glob("rank*.json"))
-        ]
+    job = LocalJob(
+        case=case, methods=names, cpu=list(cpu), seeds=seeds, samples=samples, batch=batch, lr=lr, steps=steps,
+        pool=pool, seconds=seconds, epochs=epochs, cap_s=cap_s, limit_s=limit_s,
+    )  # fmt: skip
+    for name in names:
+        job.strategy(name)  # refuses an unknown one
+    found, wrong = send(job, "omnizen.bench.local_worker", LocalAnswer, start, on_line=on_line)
     shared: dict[str, Any] = {
         "bench": "local",
         "case": case,
         "hosts": len(cpu),
         "rate_mbit": parse_rate(rate) / 1e6,
     }
-    bad = next((f"rank {a.rank}: {a.failed}" for a in found if a.failed), "")
-    if bad or len(found) < len(codes):
-        said = "; ".join(f"host {host}: {line}" for host, line in sorted(last.items()))
-        return [failed(bad or f"a host gave no answer: {said}", **shared, method="all", params={"cpu": list(cpu)})]
+    if wrong:
+        return [failed(wrong, **shared, method="all", params={"cpu": list(cpu)})]
     return rows_of(job, found[0], shared, target)
-
-
-def _keep(last: dict[int, str], on_line: Callable[[str], None]) -> OnLine:
-    def heard(host: int, line: str) -> None:
-        last[host] = line
-        if host == 0:
-            on_line(line)
-
-    return heard
 
 
 def rows_of(job: LocalJob, answer: LocalAnswer, shared: dict[str, Any], target: float) -> list[Row]:

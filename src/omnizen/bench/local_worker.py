@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,16 +15,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 from omnizen.bench.curves.tasks import Task, load_task
+from omnizen.bench.errand import Errand, WorkerAnswer, do_errand
 from omnizen.bench.job import Network
-from omnizen.bench.watch import leave, watch
-from omnizen.errors import OmnizenError, UserError, nearest
-from omnizen.protocols import Comm
+from omnizen.bench.watch import leave
+from omnizen.errors import UserError, nearest
 from omnizen.strategies import Strategy, local_sgd
 from omnizen.train.local import LocalSteps
 from omnizen.train.run import Run
@@ -34,7 +33,7 @@ METHODS = ("sync", "fast-only", "local-equal", "local-speed", "local-biased")
 """Every gradient averaged; the same without the slow hosts; local steps: as many on all, by speed, hard samples."""
 
 
-class LocalJob(BaseModel):
+class LocalJob(Errand):
     """What to train, and how long.
 
     Args:
@@ -44,8 +43,6 @@ class LocalJob(BaseModel):
         seconds, epochs: the two budgets; a run ends when it has used up both, or at ``cap_s``.
         test_every_s: about so often the model is tested; tests are not timed.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     case: str
     methods: list[str]
@@ -61,8 +58,6 @@ class LocalJob(BaseModel):
     epochs: float
     cap_s: float
     test_every_s: float = 0.25
-    limit_s: float
-    out: Path
 
     def strategy(self, method: str) -> Strategy | str:
         """Return what ``run.prepare`` is given."""
@@ -106,19 +101,11 @@ class Trained(BaseModel):
     counts: list[int] = Field(default_factory=list)
 
 
-class LocalAnswer(BaseModel):
+class LocalAnswer(WorkerAnswer):
     """All runs of one worker; tests are those of rank 0."""
 
-    rank: int
-    failed: str = ""
     runs: list[Trained] = Field(default_factory=list)
     network: Network = Field(default_factory=Network)
-
-    def save(self, folder: Path) -> None:
-        """Write the answer; readers never see half of it."""
-        part = folder / f"rank{self.rank}.part"
-        part.write_text(self.model_dump_json(), encoding="utf-8")
-        part.replace(part.with_suffix(".json"))
 
 
 class Rows(Dataset[Any]):
@@ -194,8 +181,13 @@ def _test(job: LocalJob, task: Task, run: Run, done: Trained, seconds: float, sa
     return 0 if used_up or seconds >= job.cap_s else int(ranks[0][2])
 
 
-def work(job: LocalJob, answer: LocalAnswer, comm: Comm) -> None:
+def work(job: LocalJob, answer: LocalAnswer) -> None:
     """Train by every method from every seed, in turn."""
+    from omnizen.comm.torch_pg import from_default
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=job.limit_s))
+    comm = from_default(timeout_s=min(120.0, job.limit_s))
     task = load_task(job.case)
     for seed in range(job.seeds):
         for method in job.methods:
@@ -213,19 +205,7 @@ def work(job: LocalJob, answer: LocalAnswer, comm: Comm) -> None:
 def main(path: str) -> int:
     """Do a job and leave the answer in its folder; returns the exit status."""
     job = LocalJob.model_validate_json(Path(path).read_text(encoding="utf-8"))
-    answer = LocalAnswer(rank=int(os.environ["RANK"]), network=Network.from_environment())
-    watch(job.limit_s, lambda reason: answer.model_copy(update={"failed": reason}).save(job.out))
-    try:
-        from omnizen.comm.torch_pg import from_default
-
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo", timeout=timedelta(seconds=job.limit_s))
-        work(job, answer, from_default(timeout_s=min(120.0, job.limit_s)))
-    except Exception as error:  # whatever goes wrong is the answer
-        answer.failed = str(error) if isinstance(error, OmnizenError) else f"{type(error).__name__}: {error}"
-        traceback.print_exc()
-    answer.save(job.out)
-    return 1 if answer.failed else 0
+    return do_errand(job, LocalAnswer(rank=int(os.environ["RANK"]), network=Network.from_environment()), work)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from itertools import product
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
+from omnizen.bench.errand import send
 from omnizen.bench.grid import HOSTS, RATES_MBIT, Point, by_links, full_grid
-from omnizen.bench.launch import InLab, Launch, python
+from omnizen.bench.launch import InLab, Launch
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import LISTS_METHODS, UserError, nearest
 
@@ -93,23 +92,12 @@ def run_sync(
     rows: list[Row] = []
     for (hosts, rate_mbit), group in by_links(list(wanted)).items():
         on_group(f"{hosts} workers, {rate_mbit:g} Mbit/s: {len(group)} gradients, {len(names)} schemes")
-        with tempfile.TemporaryDirectory(prefix="omnizen-sync-") as place:
-            slow_down = float(hosts) if dilation == "auto" else dilation
-            limit_s = 60.0 + sum(point_limit_s(point, len(names), repeats) * slow_down for point in group)
-            job = SyncJob(
-                points=group, schemes=names, repeats=repeats, seed=seed, limit_s=limit_s, out=Path(place)
-            )  # fmt: skip
-            path = job.out / "job.json"
-            path.write_text(job.model_dump_json(), encoding="utf-8")
-            last: dict[int, str] = {}
-            codes = make(hosts, rate_mbit)(
-                python("omnizen.bench.sync_worker", str(path)), last.__setitem__, limit_s + START_S
-            )
-            found = [
-                SyncAnswer.model_validate_json(p.read_text(encoding="utf-8"))
-                for p in sorted(job.out.glob("rank*.json"))
-            ]
-        made_rows = group_rows(group, found, reason(codes, found, last), {"seed": seed})
+        slow_down = float(hosts) if dilation == "auto" else dilation
+        limit_s = 60.0 + sum(point_limit_s(point, len(names), repeats) * slow_down for point in group)
+        job = SyncJob(points=group, schemes=names, repeats=repeats, seed=seed, limit_s=limit_s)
+        start = make(hosts, rate_mbit)
+        found, wrong = send(job, "omnizen.bench.sync_worker", SyncAnswer, start, start_s=START_S)
+        made_rows = group_rows(group, found, wrong, {"seed": seed})
         on_rows(made_rows)
         rows += made_rows
     return rows
@@ -119,17 +107,6 @@ def point_limit_s(point: Point, schemes: int, repeats: int) -> float:
     """Return how long one gradient may take with all schemes, on links that are not slowed down."""
     dense_s = 2 * point.rows * point.width * 4 * 8 / (point.rate_mbit * 1e6)
     return POINT_LIMIT_S + SLOWEST_OVER_DENSE * dense_s * schemes * (1 + repeats)
-
-
-def reason(codes: Sequence[int], found: Sequence[SyncAnswer], last: dict[int, str]) -> str:
-    """Return why a group of points has no result; empty when it has."""
-    bad = next((a for a in found if a.failed), None)
-    if bad is not None:
-        return f"rank {bad.rank}: {bad.failed}"
-    missing = next((r for r in range(len(codes)) if r not in {a.rank for a in found}), None)
-    if missing is not None:
-        return f"rank {missing} ended with status {codes[missing]} and no answer: {last.get(missing, 'no output')}"
-    return ""
 
 
 def group_rows(group: Sequence[Point], found: Sequence[SyncAnswer], bad: str, params: dict[str, Any]) -> list[Row]:

@@ -9,7 +9,6 @@ import os
 import random
 import sys
 import time
-import traceback
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -20,10 +19,10 @@ import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field
 
 from omnizen.bench.counters import interface_bytes
+from omnizen.bench.errand import Errand, WorkerAnswer, do_errand
 from omnizen.bench.grid import Point
 from omnizen.bench.job import Network
-from omnizen.bench.watch import leave, watch
-from omnizen.errors import OmnizenError
+from omnizen.bench.watch import leave
 
 if TYPE_CHECKING:
     from omnizen.comm.meter import Metered
@@ -39,7 +38,7 @@ FIRST_S = 0.3
 """The first repeats of one scheme take about so long."""
 
 
-class SyncJob(BaseModel):
+class SyncJob(Errand):
     """Points that share their links, and what to do with each.
 
     Args:
@@ -48,14 +47,10 @@ class SyncJob(BaseModel):
             best, up to ``MORE`` times as many for those near it. A scheme's first reduction of all is not timed.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     points: list[Point]
     schemes: list[str]
     repeats: int = 3
     seed: int = 0
-    limit_s: float = 600.0
-    out: Path
 
 
 class Timing(BaseModel):
@@ -81,7 +76,7 @@ class Timing(BaseModel):
     failed: str = ""
 
 
-class SyncAnswer(BaseModel):
+class SyncAnswer(WorkerAnswer):
     """All timings of one worker.
 
     Args:
@@ -89,10 +84,6 @@ class SyncAnswer(BaseModel):
         picks: what the planner chooses after it has tried near-ties on the links, as training does.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
-    rank: int
-    failed: str = ""
     timings: list[Timing] = Field(default_factory=list)
     formula_picks: list[str] = Field(default_factory=list)
     picks: list[str] = Field(default_factory=list)
@@ -100,25 +91,11 @@ class SyncAnswer(BaseModel):
     latency_s: float = 0.0
     network: Network = Field(default_factory=Network)
 
-    def save(self, folder: Path) -> None:
-        """Write the answer; readers never see half of it."""
-        part = folder / f"rank{self.rank}.part"
-        part.write_text(self.model_dump_json(), encoding="utf-8")
-        part.replace(part.with_suffix(".json"))
-
 
 def main(path: str) -> int:
     """Do a job and leave the answer in its folder; returns the exit status."""
     job = SyncJob.model_validate_json(Path(path).read_text(encoding="utf-8"))
-    answer = SyncAnswer(rank=int(os.environ["RANK"]), network=Network.from_environment())
-    watch(job.limit_s, lambda reason: answer.model_copy(update={"failed": reason}).save(job.out))
-    try:
-        work(job, answer)
-    except Exception as error:  # whatever goes wrong is the answer
-        answer.failed = str(error) if isinstance(error, OmnizenError) else f"{type(error).__name__}: {error}"
-        traceback.print_exc()
-    answer.save(job.out)
-    return 1 if answer.failed else 0
+    return do_errand(job, SyncAnswer(rank=int(os.environ["RANK"]), network=Network.from_environment()), work)
 
 
 def work(job: SyncJob, answer: SyncAnswer) -> None:
