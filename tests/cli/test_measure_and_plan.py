@@ -35,6 +35,8 @@ def test_the_options_are_frozen():
         "--out/-o": "plan.toml",
         "--schemes": "None",
         "--lazy": "None",
+        "--allow": "",
+        "--at": "None",
         "--explain/--no-explain": "True",
     }
 

@@ -41,7 +41,7 @@ def test_the_page_fits_is_readable_and_draws_every_chart_without_complaint(page,
         assert shown["dark"] == dark
         assert shown["scroll"] == width, "the page scrolls sideways"
         assert shown["outside"] == []
-        assert shown["charts"] == shown["drawn"] == 8
+        assert shown["charts"] == shown["drawn"] == 10
         assert shown["clipped"] == []
         assert shown["faint"] == [], "contrast under 4.5"
         assert shown["background"] == ("rgb(20, 23, 29)" if dark else "rgb(247, 247, 245)")

@@ -6,11 +6,12 @@ import torch
 from torch import nn
 
 from omnizen.errors import UserError
+from omnizen.train.driver import InStep
 from omnizen.train.run import Run
 from tests.train.helpers import on_ranks
 
 
-class Told:
+class Told(InStep):
     """Writes down what it is told."""
 
     def __init__(self) -> None:

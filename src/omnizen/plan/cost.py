@@ -121,7 +121,7 @@ def predict(
     """Predict the seconds of one reduction.
 
     Args:
-        reducer: a catalogue name, or the reducer itself, or what stands for lazily pulled rows.
+        reducer: a catalogue name or "lazy", or the reducer itself, or what stands for lazily pulled rows.
         pattern: the gradient.
         size: ranks.
         links: what the links allow.
@@ -135,7 +135,8 @@ def predict(
     if isinstance(reducer, str):
         from omnizen import catalog
 
-        return predict(catalog.reducer(reducer), pattern, size, links, merge_bytes_per_s)
+        named = LazyPull() if reducer == LAZY else catalog.reducer(reducer)
+        return predict(named, pattern, size, links, merge_bytes_per_s)
     rates = merge_bytes_per_s if isinstance(merge_bytes_per_s, Rates) else Rates(merge_bytes_per_s)
     if size == 1:
         return Cost(0.0, 0.0, 0.0, 0.0, Traffic(0.0, 0.0, 0))

@@ -15,6 +15,8 @@ from omnizen.report.markup import Cell, Html, chart, empty, paragraph, section, 
 
 MOST = 40
 PLANNED = "as planned"
+ROOM = 1.5
+"""Length of the axis over that of the longest bar: numbers stand beside the bars, also on a phone."""
 
 
 def candidates(runs: Sequence[RunData]) -> Html:
@@ -73,6 +75,7 @@ def _figure(found: Sequence[Candidate], measured_s: float | None) -> Figure:
     scale, unit = numbers.axis_unit(max(c.step_s for c in found))
     names = [escape(c.scheme) for c in found]
     seen = [c.tried_step_s if c.scheme != PLANNED else measured_s for c in found]
+    longest_s = max([c.step_s for c in found] + [s for s in seen if s is not None])
     colors = ["@chosen" if c.scheme == PLANNED else "@run1" if c.lossy else "@rejected" for c in found]
     bars: Figure = {
         "type": "bar", "orientation": "h", "name": "predicted", "y": names, "x": [c.step_s * scale for c in found],
@@ -89,7 +92,7 @@ def _figure(found: Sequence[Candidate], measured_s: float | None) -> Figure:
         "data": [bars, marks],
         "layout": {
             "height": 120 + 26 * len(found), "showlegend": False, "bargap": 0.3,
-            "xaxis": {"title": {"text": f"{unit} of one step"}, "rangemode": "tozero"},
+            "xaxis": {"title": {"text": f"{unit} of one step"}, "range": [0, longest_s * scale * ROOM]},
             "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False},
         },
     }  # fmt: skip

@@ -62,13 +62,13 @@ class Detached:
                 optimizer.register_step_pre_hook(lambda *_: self.attach())
                 optimizer.register_step_post_hook(lambda *_: self.keep())
 
-    @torch.no_grad()
     def refuse(self, where: str) -> None:
         """Refuse a strategy that does not go with weights that stand ahead of themselves, where there are any."""
         if self._buckets:
             name = self._buckets[0].reducer.name
             raise UserError(f"{name} moves weights between steps, so it does not go with {where}")
 
+    @torch.no_grad()
     def attach(self) -> None:
         """Put x into the weights."""
         for param in self._params():
