@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from omnizen.bench.errand import WorkerAnswer
+
 METHODS = (
     "ddp",
     "ddp-sparse",
@@ -111,7 +113,7 @@ class Network(BaseModel):
         return cls(**json.loads(os.environ.get("OMNIZEN_LAB", "{}")))
 
 
-class Answer(BaseModel):
+class Answer(WorkerAnswer):
     """What one worker measured.
 
     Args:
@@ -124,12 +126,8 @@ class Answer(BaseModel):
         compute_s: seconds of forward and backward alone, all ranks at work, measured before the first step.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
-    rank: int
     size: int
     method: str
-    failed: str = ""
     step_s: list[float] = Field(default_factory=list)
     losses: list[float] = Field(default_factory=list)
     warmup_steps: int = 0
@@ -142,13 +140,6 @@ class Answer(BaseModel):
     predicted_step_s: float | None = None
     schemes: dict[str, str] = Field(default_factory=dict)
     network: Network = Field(default_factory=Network)
-
-    def save(self, folder: Path) -> None:
-        """Write the answer; readers never see half of it."""
-        path = folder / f"rank{self.rank}.json"
-        part = path.with_suffix(".part")
-        part.write_text(self.model_dump_json(), encoding="utf-8")
-        part.replace(path)
 
 
 def answers(folder: Path) -> list[Answer]:

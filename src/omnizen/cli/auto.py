@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from omnizen.cli.options import CPU, DILATION, JSON, RATE
 
 
 def register(bench: typer.Typer) -> None:
@@ -16,9 +17,9 @@ def register(bench: typer.Typer) -> None:
 def auto(
     case: Annotated[str, typer.Option(help="What to train: cnn or lm.")] = "cnn",
     hosts: Annotated[int, typer.Option(help="How many workers.")] = 4,
-    cpu: Annotated[str, typer.Option(help="Comma-separated relative speeds, 1 for the fastest.")] = "1,1,1,0.33",
-    rate: Annotated[str, typer.Option(help="Rate of each link, both ways: 100mbit, 1gbit.")] = "100mbit",
-    dilation: Annotated[str, typer.Option(help="Slow links and processors: auto, or a factor.")] = "auto",
+    cpu: CPU = "1,1,1,0.33",
+    rate: RATE = "100mbit",
+    dilation: DILATION = "auto",
     batch: Annotated[int | None, typer.Option(help="Samples of each group's batch.")] = None,
     target: Annotated[float | None, typer.Option(help="Mean of the last losses that ends a run.")] = None,
     methods: Annotated[
@@ -29,9 +30,7 @@ def auto(
     search: Annotated[str, typer.Option(help="How the tuner searches: model, halving or grid.")] = "model",
     overhead: Annotated[float, typer.Option(help="Largest share of the seconds for probes.")] = 0.10,
     seed: Annotated[int, typer.Option(help="Of the model and the order of the data.")] = 0,
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Append the rows to this file, one JSON object a line.")
-    ] = None,
+    json: JSON = None,
 ) -> None:
     """Train to a target loss by the automatic optimizer and by fixed settings; searching counts."""
     from rich.console import Console

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from omnizen.cli.options import CPU, DILATION, JSON, RATE
 
 
 def register(bench: typer.Typer) -> None:
@@ -16,9 +17,9 @@ def register(bench: typer.Typer) -> None:
 def balance(
     case: Annotated[str, typer.Option(help="What to train: cnn or lm.")] = "cnn",
     hosts: Annotated[int, typer.Option(help="How many workers.")] = 4,
-    cpu: Annotated[str, typer.Option(help="Comma-separated relative speeds, 1 for the fastest.")] = "1,1,1,0.33",
-    rate: Annotated[str, typer.Option(help="Rate of each link, both ways: 100mbit, 1gbit.")] = "1gbit",
-    dilation: Annotated[str, typer.Option(help="Slow links and processors: auto, or a factor.")] = "auto",
+    cpu: CPU = "1,1,1,0.33",
+    rate: RATE = "1gbit",
+    dilation: DILATION = "auto",
     batch: Annotated[int | None, typer.Option(help="Samples a worker and step where batches are even.")] = None,
     methods: Annotated[
         str, typer.Option(help="Comma-separated: even, balanced, balanced-from-even, paper-from-even.")
@@ -27,9 +28,7 @@ def balance(
     alone: Annotated[float, typer.Option(help="Seconds for which each worker is measured by itself.")] = 5.0,
     seed: Annotated[int, typer.Option(help="Of the model and the order of the data.")] = 0,
     pin: Annotated[bool, typer.Option("--pin", help="Keep each worker's threads on one core.")] = False,
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Append the rows to this file, one JSON object a line.")
-    ] = None,
+    json: JSON = None,
 ) -> None:
     """Measure each worker alone, then all together with even and with balanced batches."""
     from rich.console import Console

@@ -10,14 +10,13 @@ import typer
 from omnizen.cli import auto, balance, bench_local, bench_plan, compressors, curves, survey
 from omnizen.cli.folders import text_folder
 from omnizen.cli.lists import dilation_factor, numbers, words
+from omnizen.cli.options import JSON, RATE
 from omnizen.errors import UserError
 
 if TYPE_CHECKING:
     from omnizen.bench.rows import Row
 
 
-JSON = Annotated[Path | None, typer.Option("--json", help="Append the rows to this file, one JSON object a line.")]
-RATE = Annotated[str, typer.Option(help="Rate of each link, both ways: 100mbit, 1gbit.")]
 QUICK = Annotated[bool, typer.Option("--quick", help="Few steps and few methods: ends within a minute.")]
 
 

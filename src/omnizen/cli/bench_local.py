@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from omnizen.cli.lists import numbers, words
+from omnizen.cli.options import JSON, RATE
 
 
 def register(bench: typer.Typer) -> None:
@@ -22,7 +22,7 @@ def local(
     cpu: Annotated[
         str, typer.Option(help="Comma-separated speed of each host, 1 being a core; 1,...,1,0.125 unless given.")
     ] = "",
-    rate: Annotated[str, typer.Option(help="Rate of each link, both ways.")] = "1gbit",
+    rate: RATE = "1gbit",
     methods: Annotated[str, typer.Option(help="Comma-separated; all unless given.")] = "",
     seeds: Annotated[int, typer.Option(help="Models and orders of data.")] = 5,
     samples: Annotated[int, typer.Option(help="Training samples.")] = 6000,
@@ -33,7 +33,7 @@ def local(
     seconds: Annotated[float, typer.Option(help="Budget in seconds.")] = 6.0,
     epochs: Annotated[float, typer.Option(help="Budget in epochs, counted over all hosts.")] = 3.0,
     target: Annotated[float, typer.Option(help="Accuracy to reach.")] = 0.82,
-    json: Annotated[Path | None, typer.Option("--json", help="Append the rows to this file.")] = None,
+    json: JSON = None,
 ) -> None:
     """Train on unequal hosts: all in step, fast ones alone, local steps (equal, by speed, with hard samples)."""
     from rich.console import Console
@@ -71,7 +71,7 @@ def shards(
     by: Annotated[str, typer.Option("--split", help="What the shards are sorted by: class or norm.")] = "norm",
     samples: Annotated[int, typer.Option(help="Images of Fashion-MNIST.")] = 1000,
     steps: Annotated[int, typer.Option(min=1, help="Steps of full gradients.")] = 200,
-    json: Annotated[Path | None, typer.Option("--json", help="Append the rows to this file.")] = None,
+    json: JSON = None,
 ) -> None:
     """Descend by per-shard step sizes and by a common one, as published and tuned; ranks are threads."""
     from rich.console import Console

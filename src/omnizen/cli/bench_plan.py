@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from omnizen.cli.options import JSON
+
 
 def register(bench: typer.Typer) -> None:
     """Add the command to those of ``bench``."""
@@ -20,7 +22,7 @@ def plan(
     lab: Annotated[
         Path | None, typer.Option("--lab", help="Add regrets from this file of `omnizen bench sync --json` rows.")
     ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Append the rows to this file.")] = None,
+    json: JSON = None,
 ) -> None:
     """Plan for imagined clusters of unlike machines, and compare with the best of everything, tried there.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from omnizen.cli.lists import words
+from omnizen.cli.options import JSON
 
 
 def register(bench: typer.Typer) -> None:
@@ -30,7 +31,7 @@ def compressors(
     verify: Annotated[
         str, typer.Option(help="Train by these schemes in the lab too, at the first rate: names separated by ';'.")
     ] = "",
-    json: Annotated[Path | None, typer.Option("--json", help="Append the rows to this file.")] = None,
+    json: JSON = None,
     html: Annotated[Path | None, typer.Option("--html", help="Draw the rows into this page.")] = None,
 ) -> None:
     """Time every compressor's parts on a model's real gradients, and predict its steps for any bandwidth."""

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from omnizen.cli.options import JSON
+
 
 def register(bench: typer.Typer) -> None:
     """Add the command to those of ``bench``."""
@@ -19,7 +21,7 @@ def curves(
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of a run.")] = 150,
     tests: Annotated[int, typer.Option(min=2, help="How often a run is tested.")] = 11,
     seeds: Annotated[int, typer.Option(min=1, help="Models and batches to try the best step size on.")] = 3,
-    json: Annotated[Path | None, typer.Option("--json", help="Append the rows to this file.")] = None,
+    json: JSON = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="Draw all rows of the --json file into this page.")
     ] = None,

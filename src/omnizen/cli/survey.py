@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from omnizen.cli.lists import words
+from omnizen.cli.options import JSON
 
 
 def register(bench: typer.Typer) -> None:
@@ -21,7 +21,7 @@ def survey(
     seeds: Annotated[int, typer.Option(help="Runs of each cell at its best step size.")] = 3,
     rate: Annotated[str, typer.Option(help="Comma-separated rates to predict for.")] = "10mbit,100mbit,1gbit",
     quick: Annotated[bool, typer.Option("--quick", help="Few steps, one seed: ends within a minute.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Append the rows to this file.")] = None,
+    json: JSON = None,
 ) -> None:
     """Train a small model in every cell of the survey's grid, and predict each cell's step."""
     from rich.console import Console
