@@ -5,10 +5,12 @@ import pytest
 from omnizen.errors import UserError
 from omnizen.measure.facts import Facts, PriceFacts, StepFacts
 from omnizen.plan.at_scale import assumptions, at_scale
-from omnizen.plan.explain import explain
+from omnizen.plan.executions import enumerate_candidates
+from omnizen.plan.explain import explain, in_brief
+from omnizen.plan.lazy import LAZY
 from omnizen.plan.plan import Plan
 from omnizen.plan.search import make_plan
-from omnizen.plan.strategies import check_strategy_is_followed, plan_strategy
+from omnizen.plan.strategies import plan_strategy
 from tests.plan.builders import GRADIENTS, MBIT, job
 
 LSTM = [GRADIENTS["lstm.weight"], GRADIENTS["lstm.bias"]]
@@ -116,12 +118,27 @@ def test_prices_that_make_no_sense_are_refused(wrong):
         PriceFacts(**wrong)
 
 
-def test_training_refuses_a_plan_that_it_would_not_follow():
-    check_strategy_is_followed(plan_strategy(unlike()))
-    prices = [price("local", 1.0, local_steps=16)]
-    plan = plan_strategy(unlike(slow=1.0, bytes_per_s=20 * MBIT, prices=prices))
-    with pytest.raises(UserError, match=r"16 local steps; call run.prepare\(plan=strategies.local_sgd\(16\)\)"):
-        check_strategy_is_followed(plan)
+def test_a_strategy_in_one_line():
+    by_speed = plan_strategy(unlike())
+    text = "synchronous, uneven shares, 13/39/38/38 samples, 2 dense gradients by dense; predicted "
+    assert in_brief(by_speed).startswith(text)
+    assert in_brief(by_speed).endswith("0.42 times the time of plain synchronous training to the same loss")
+    groups = plan_strategy(unlike(bytes_per_s=20 * MBIT, prices=[price("groups", 0.7, groups=4, momentum=-0.2)]))
+    assert in_brief(groups).startswith(
+        "4 groups of ranks 0; 1; 2; 3, momentum -0.2, 2 dense gradients by dense; exp"
+    )
+    steps = plan_strategy(unlike(bytes_per_s=20 * MBIT, prices=[price("local", 1.0, local_steps=16)]))
+    assert in_brief(steps).startswith("16 local steps by speed (7/19/19/19); expected ")
+
+
+def test_groups_and_local_steps_leave_no_rows_at_owners():
+    tables = [g.model_copy(update={"lazy": True}) if g.kind != "dense" else g for g in GRADIENTS.values()]
+    plans = {c.strategy: c.plan for c in enumerate_candidates(
+        unlike(gradients=tables), schemes=None, lazy=(), compressions=[]
+    )}  # fmt: skip
+    assert plans["sync"].scheme("table.weight") == LAZY
+    assert {plans[name].scheme("table.weight") for name in ("groups", "local")}.isdisjoint({LAZY, "dense"})
+    assert len({plan.facts_digest for plan in plans.values()}) == 1
 
 
 def test_as_many_machines_as_measured_take_what_the_plan_predicts():

@@ -11,6 +11,7 @@ from omnizen.plan.clusters import BACKWARD_SHARE, samples_of, seconds_of, update
 from omnizen.plan.cost import predict
 from omnizen.plan.efficiency import of_layout
 from omnizen.plan.layouts import Layout, by_speed, even, sizes
+from omnizen.plan.lazy import LAZY
 from omnizen.plan.links import LinkModel
 from omnizen.plan.plan import Plan, StrategyName
 from omnizen.plan.search import make_plan, slowest_rates
@@ -66,6 +67,10 @@ def enumerate_candidates(
             yield _synchronous(facts, plan, shares, compression, schemes, lazy)
         if size == 1 or compression:
             continue
+        if any(tensor.scheme == LAZY for tensor in plan.tensors):  # owners of rows go with synchronous steps only
+            eager = [gradient.model_copy(update={"lazy": None}) for gradient in facts.gradients]
+            plan = make_plan(facts.model_copy(update={"gradients": eager}), schemes=schemes)
+            plan = plan.model_copy(update={"facts_digest": facts.digest()})
         if _speeds_known(facts):
             for layout in _layouts(facts, samples):
                 yield _grouped(facts, plan, layout)

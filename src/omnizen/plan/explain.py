@@ -10,7 +10,6 @@ from omnizen.plan.lazy import LAZY, SUMMARY
 from omnizen.plan.links import LinkModel
 from omnizen.plan.open_loop import advice
 from omnizen.plan.plan import Execution, Plan, TensorPlan
-from omnizen.plan.strategies import call_of
 from omnizen.plan.strategies import unsure as unsure_strategies
 from omnizen.plan.words import amount, duration, rate
 
@@ -47,6 +46,20 @@ def in_brief(plan: Plan, most: int = 3) -> str:
     Args:
         most: sparse gradients that are named one by one.
     """
+    chosen = plan.execution
+    schemes = ", ".join(_schemes(plan, most)) or "nothing to synchronise"
+    usual = chosen is None or (chosen.strategy == "sync" and len(set(chosen.batch_shares)) < 2)
+    if chosen is None or (usual and chosen.momentum is None):
+        return f"{schemes}; {_step(plan)}"
+    said = [_in_full(chosen)] + [schemes] * (chosen.strategy != "local")
+    expected = _step(plan) + ", " if chosen.strategy == "sync" else "expected "
+    return (
+        f"{', '.join(said)}; {expected}{chosen.relative:.2f} times the time of plain synchronous training to the "
+        "same loss"
+    )
+
+
+def _schemes(plan: Plan, most: int) -> list[str]:
     sparse = [t for t in plan.tensors if t.kind != "dense"]
     if len(sparse) <= most:
         said = [f"{t.name} by {t.scheme}" for t in sparse]
@@ -54,11 +67,29 @@ def in_brief(plan: Plan, most: int = 3) -> str:
         said = [f"{_count(n, 'sparse gradient')} by {s}" for s, n in Counter(t.scheme for t in sparse).items()]
     for scheme, count in Counter(t.scheme for t in plan.tensors if t.kind == "dense").items():
         said.append(f"{_count(count, 'dense gradient')} by {scheme}")
+    return said
+
+
+def _step(plan: Plan) -> str:
     expected = plan.prediction
     step = f"predicted {duration(expected.step_s)} a step"
-    if expected.compute_s:
-        step += f", {duration(expected.compute_s)} of it compute"
-    return f"{', '.join(said) or 'nothing to synchronise'}; {step}"
+    return step + f", {duration(expected.compute_s)} of it compute" * bool(expected.compute_s)
+
+
+def _in_full(chosen: Execution) -> str:
+    """Name a strategy with its ranks, samples, steps and momentum."""
+    said = chosen.title
+    if chosen.strategy == "groups":
+        said += f" of ranks {_ranks(chosen)}"
+    if len(set(chosen.batch_shares)) > 1:
+        said += f", {'/'.join(map(str, chosen.batch_shares))} samples"
+    if len(set(chosen.local_steps)) > 1:
+        said += f" ({'/'.join(map(str, chosen.local_steps))})"
+    return said + (f", momentum {chosen.momentum:g}" if chosen.momentum is not None else "")
+
+
+def _ranks(chosen: Execution) -> str:
+    return "; ".join(", ".join(map(str, group)) for group in chosen.groups)
 
 
 def measured(facts: Facts) -> list[str]:
@@ -107,12 +138,12 @@ def _strategy(chosen: Execution, plan: Plan) -> list[str]:
         shares = ", ".join(map(str, chosen.batch_shares))
         lines.append(f"  samples of each rank in a step: {shares}")
     if chosen.strategy == "groups":
-        lines.append(f"  groups of ranks: {'; '.join(', '.join(map(str, group)) for group in chosen.groups)}")
+        lines.append(f"  groups of ranks: {_ranks(chosen)}")
     if chosen.local_steps:
         lines.append(f"  steps of each rank between two averages: {', '.join(map(str, chosen.local_steps))}")
     if chosen.momentum is not None:
         lines.append(f"  momentum {chosen.momentum:g}, at which its price was measured")
-    lines.append(f"  in training: {call_of(chosen)}")
+    lines.append("  in training: run.prepare(plan=FILE) with this plan's file does all of it")
     for other in plan.alternatives[:MOST_ALTERNATIVES]:
         lines.append(f"  not {other.title}: {other.reason}")
     if len(plan.alternatives) > MOST_ALTERNATIVES:

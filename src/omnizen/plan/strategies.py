@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from omnizen.errors import UserError
 from omnizen.measure.facts import Facts, PriceFacts
 from omnizen.plan.clusters import cluster_of, job_of, update_bytes
 from omnizen.plan.executions import Candidate, enumerate_candidates
@@ -207,24 +206,3 @@ def unsure(plan: Plan) -> list[str]:
                 "probes would tell"
             )
     return lines
-
-
-def call_of(chosen: Execution) -> str:
-    """Return how training is asked for a strategy."""
-    if chosen.strategy == "local":
-        steps = chosen.local_steps
-        return f"run.prepare(plan=strategies.local_sgd({steps if len(set(steps)) > 1 else steps[0]}))"
-    if chosen.strategy == "groups":
-        return f"run.prepare(plan=strategies.groups({len(chosen.groups)}))"
-    shares = f", balance={chosen.batch_shares}" if len(set(chosen.batch_shares)) > 1 else ""
-    return f"run.prepare(plan=PLAN{shares})"
-
-
-def check_strategy_is_followed(plan: Plan) -> None:
-    """Refuse a plan whose strategy is not that gradients are averaged in every step: schemes alone do not make it.
-
-    Raises:
-        UserError: says which strategy it is and what to call.
-    """
-    if plan.strategy != "sync" and plan.execution is not None:
-        raise UserError(f"the plan asks for {plan.execution.title}; call {call_of(plan.execution)}")

@@ -46,5 +46,5 @@ def choose_routing(
             f"plan: 'auto', the name of a scheme, schemes by parameter, a plan or the path of its file, or a "
             f"strategy; got {plan!r}"
         )
-    found, routing = by_plan(model, plan, size, values)
+    found, routing = by_plan(model, plan, size, values, whole_elements(dense_below))
     return found.to_toml(), routing, found

@@ -28,15 +28,31 @@ def set_hyper(optimizers: Sequence[Optimizer], lr: float | None, momentum: float
         if value is not None and (not number or value < least or (name == "momentum" and value >= 1)):
             allowed = "a number of 0 or more" if name == "lr" else "a number in [-1, 1)"
             raise UserError(f"{name}: {allowed}, got {value!r}")
+    if momentum is not None:
+        check_momentum(optimizers)
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        if lr is not None:
+            group["lr"] = lr
+        if momentum is not None and "momentum" in group:
+            group["momentum"] = momentum
+        elif momentum is not None:
+            group["betas"] = (momentum, *group["betas"][1:])
+
+
+def check_momentum(optimizers: Sequence[Optimizer]) -> None:
+    """Refuse to set the momentum of an optimizer that has none.
+
+    Raises:
+        UserError: names it.
+    """
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            if lr is not None:
-                group["lr"] = lr
-            if momentum is None:
-                continue
-            if "momentum" in group:
-                group["momentum"] = momentum
-            elif "betas" in group:
-                group["betas"] = (momentum, *group["betas"][1:])
-            else:
-                raise UserError(f"momentum: {type(optimizer).__name__} has none; leave it out")
+        if any("momentum" not in group and "betas" not in group for group in optimizer.param_groups):
+            raise UserError(
+                f"momentum: {type(optimizer).__name__} has none; leave it out (of a plan's [execution] too)"
+            )
+
+
+def momentum_of(optimizers: Sequence[Optimizer]) -> list[float]:
+    """Return the distinct momenta of all parameter groups, in rising order."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return sorted({float(group["momentum"] if "momentum" in group else group["betas"][0]) for group in groups})

@@ -30,12 +30,14 @@ from omnizen.train.checks import (
 )
 from omnizen.train.choice import choose_routing, watches
 from omnizen.train.control import Turn
+from omnizen.train.course import Course, set_course
 from omnizen.train.detached import Detached
 from omnizen.train.driver import driver_of
 from omnizen.train.everyone import on_everyone
 from omnizen.train.groups.driver import Groups
 from omnizen.train.groups.loader import GroupLoader
 from omnizen.train.groups.setup import check_groups, inside_groups
+from omnizen.train.hyper import set_hyper
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
 from omnizen.train.local import LocalSteps
 from omnizen.train.local_checks import check_local, settled
@@ -48,6 +50,7 @@ from omnizen.train.router import Routing, build, make_reducer
 from omnizen.train.shares import Shares
 from omnizen.train.start import equalise
 from omnizen.train.sync import Engine, Reduction
+from omnizen.train.voice import plan_in_force
 from omnizen.train.weighted import check_weighted
 
 if TYPE_CHECKING:
@@ -73,16 +76,17 @@ def prepare(
     run: Run, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], loader: Any, wishes: Wishes
 ) -> Any:
     """Set a run up for a model (collective); returns the loader to use."""
-    routing, wanted = _agree(run, model, optimizer, loader, wishes)
+    agreed = _agree(run, model, optimizer, loader, wishes)
+    course, wanted = agreed.course, agreed.wanted
     shares, batches = first_batches(run, wanted, model, loader)
     machines = measure_machines(run.gradients) if watches(wishes.plan, run.size) else None
     scaler, reads = wishes.scaler, wishes.reads
     run._model, run._values = model, wishes.values
-    local = wishes.strategy.share != "grad"
-    inside, control = inside_groups(run, wishes.strategy)
+    local = course.strategy.share != "grad"
+    inside, control = inside_groups(run, course.strategy)
     run._engine = engine = Engine(
         model,
-        build(model, routing, _settled if local else make_reducer, comm=inside),
+        build(model, agreed.routing, _settled if local else make_reducer, comm=inside),
         inside,
         control,
         reduction=wishes.reduction,
@@ -94,9 +98,10 @@ def prepare(
     run.pulls.follow()
     if scaler is not None:
         engine.loss_scale = scaler.get_scale
-    _hook_optimizers(run, engine, wishes.strategy)
+    _hook_optimizers(run, engine, course.strategy)
+    set_hyper(run.optimizers, None, course.momentum)
     if loader is not None:
-        run.loader = loader = _share(run, loader, shares)
+        run.loader = loader = _share(run, loader, shares, course.samples)
     if isinstance(run.driver, Groups):
         run.driver.serve()
     _begin_record(run, model)
@@ -107,6 +112,8 @@ def prepare(
             run._lookout = Lookout(engine, run.follow, run._note, lazy)
     else:
         run._announce_plan()
+        if run.plan is not None and run.rank == 0:
+            plan_in_force(run.plan, engine.step, run.run_dir, course.remarks)
     if batches is not None:  # the last to observe: what the others do is no rank's own work
         run.balance = Balance(
             batches, engine, OwnTime(engine, next(model.parameters()).device), shares, run._adjusted
@@ -116,41 +123,59 @@ def prepare(
     return loader
 
 
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all ranks are going to do."""
+
+    routing: Routing
+    course: Course
+    wanted: Wanted | None
+
+
 def _agree(
     run: Run, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], loader: Any, wishes: Wishes
-) -> tuple[Routing, Wanted | None]:
+) -> Agreed:
     """Look at everything before anything changes; all ranks go on, or none does."""
 
-    def choose() -> tuple[str, Routing, Wanted | None]:
+    def choose() -> tuple[str, Agreed]:
         check_choices(wishes.reduction, wishes.values)
         check_model(model, run.size)
-        if wishes.strategy.share != "grad":
-            check_local(wishes.strategy, run.size, loader, wishes.reduction, wishes.reads, wishes.values)
-        if wishes.strategy.weights:
-            check_weighted(wishes.strategy, run.size, wishes.reduction)
         run.optimizers = check_optimizers(optimizer, model)
         said, routing, run.plan = choose_routing(model, wishes.plan, run.size, wishes.values, wishes.dense_below)
+        course = set_course(
+            run.plan,
+            wishes.strategy,
+            balance=wishes.balance,
+            loader=loader,
+            optimizers=run.optimizers,
+            size=run.size,
+        )
+        strategy = course.strategy
+        if strategy.share != "grad":
+            check_local(strategy, run.size, loader, wishes.reduction, wishes.reads, wishes.values)
+        if strategy.weights:
+            check_weighted(strategy, run.size, wishes.reduction)
         check_lazy(model, routing.schemes, run.optimizers, wishes.scaler)
-        check_groups(wishes.strategy, run, routing.schemes.values(), wishes.scaler)
+        check_groups(strategy, run, routing.schemes.values(), wishes.scaler)
         check_reads(wishes.reads, loader)
-        synchronous = wishes.strategy.share == "grad" and wishes.strategy.groups == 1
-        wanted = check_balance(wishes.balance, loader, run.size, synchronous=synchronous)
+        synchronous = strategy.share == "grad" and strategy.groups == 1
+        wanted = check_balance(course.balance, loader, run.size, synchronous=synchronous)
         lines = {
             "plan": said,
-            "strategy": wishes.strategy,
+            "strategy": strategy,
             "values": wishes.values,
             "reduction": wishes.reduction,
             "seed": run.seed,
             "reads": "none" if wishes.reads is None else "given",
             "loader": describe_loader(loader),
-            "balance": wishes.balance,
+            "balance": course.balance,
         }
-        return "\n".join(f"{name}: {value}" for name, value in lines.items()), routing, wanted
+        return "\n".join(f"{name}: {value}" for name, value in lines.items()), Agreed(routing, course, wanted)
 
-    said, routing, wanted = on_everyone(partial(gather_texts, run.control), choose)
+    said, agreed = on_everyone(partial(gather_texts, run.control), choose)
     run.started = equalise(model, run.control)
     compare_settings(gather_texts(run.control, said))
-    return routing, wanted
+    return agreed
 
 
 def _hook_optimizers(run: Run, engine: Engine, strategy: Strategy) -> None:
@@ -166,7 +191,7 @@ def _hook_optimizers(run: Run, engine: Engine, strategy: Strategy) -> None:
     run.optimizers[0].register_step_post_hook(lambda *_: run._stepped())
 
 
-def _share(run: Run, loader: Any, shares: Shares | None) -> Any:
+def _share(run: Run, loader: Any, shares: Shares | None, samples: tuple[int, ...]) -> Any:
     shared: CountingLoader | ShardedLoader | LocalLoader
     if can_share(loader):
         seed = run.seed if loader.generator is None else loader.generator.initial_seed()
@@ -174,7 +199,7 @@ def _share(run: Run, loader: Any, shares: Shares | None) -> Any:
         if isinstance(run.driver, LocalSteps):
             return LocalLoader(loader, run, run.driver, seed)
         if isinstance(run.driver, Groups):
-            return GroupLoader(loader, run.driver, seed, run._count)
+            return GroupLoader(loader, run.driver, seed, run._count, samples)
         shared = ShardedLoader(loader, run.rank, run.size, seed, run._count, shares)
     else:
         shared = CountingLoader(loader, run._count, lambda: run.engine.announce(Turn.LOADER_ENDED))

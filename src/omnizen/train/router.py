@@ -183,8 +183,12 @@ def _rows_only(reducer: Reducer) -> bool:
     return reducer.exact or Dense not in reducer.takes
 
 
-def by_plan(model: nn.Module, plan: str | Path | Plan, size: int, values: str) -> tuple[Plan, Routing]:
+def by_plan(
+    model: nn.Module, plan: str | Path | Plan, size: int, values: str, dense_below: int = DENSE_BELOW
+) -> tuple[Plan, Routing]:
     """Follow a plan, or the file of one.
+
+    Local steps exchange no gradients: their averages are dense, or go through the plan's compression.
 
     Raises:
         UserError: the plan was made for another job; says what differs.
@@ -194,16 +198,25 @@ def by_plan(model: nn.Module, plan: str | Path | Plan, size: int, values: str) -
 
     found = plan if isinstance(plan, Plan) else Plan.load(plan)
     found.check(size, model_digest(model), torch.__version__)
-    return found, from_plan(found, values)
+    if found.strategy == "local":
+        compression = found.execution.compression if found.execution else ""
+        return found, by_scheme(model, compression or "dense", values, dense_below)
+    return found, _schemes(found, values)
 
 
 def from_plan(plan: Plan, values: str) -> Routing:
-    """Return a plan's choices.
+    """Return the choices of a plan that a synchronous run changes to.
 
     Raises:
-        UserError: the plan asks for another strategy than synchronous training.
+        UserError: the plan asks for another strategy.
     """
-    from omnizen.plan.strategies import check_strategy_is_followed
+    if plan.strategy != "sync":
+        raise UserError(
+            f"a run goes on with the strategy that it began with, and the plan's is {plan.strategy!r}; give the "
+            "plan to run.prepare(plan=...)"
+        )
+    return _schemes(plan, values)
 
-    check_strategy_is_followed(plan)
+
+def _schemes(plan: Plan, values: str) -> Routing:
     return Routing({t.name: t.scheme for t in plan.tensors}, plan.bucket_bytes, values)

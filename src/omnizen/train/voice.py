@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from omnizen.plan.explain import in_brief
@@ -21,7 +22,12 @@ def say(text: str) -> None:
         print(f"omnizen: {text}", file=sys.stderr, flush=True)
 
 
-def plan_in_force(plan: Plan, step: int, run_dir: Path | None) -> None:
-    """Say what the plan chose, what it predicts and where more is told."""
+def plan_in_force(plan: Plan, step: int, run_dir: Path | None, remarks: Sequence[str] = ()) -> None:
+    """Say what the plan chose, what it predicts and where more is told.
+
+    Args:
+        remarks: what is not as the plan says.
+    """
     more = f"omnizen report {run_dir}" if run_dir is not None else "run.plan, or oz.init(run_dir=...) for a report"
-    say(f"plan in force from step {step}: {in_brief(plan)} (more: {more})")
+    said = "; ".join([in_brief(plan), *remarks])
+    say(f"plan in force from step {step}: {said} (more: {more})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,13 +22,19 @@ if TYPE_CHECKING:
 
 
 class TicketSampler:
-    """This rank's part of each batch that its group draws."""
+    """This rank's part of each batch that its group draws.
 
-    def __init__(self, loader: DataLoader[Any], driver: Groups, seed: int) -> None:
+    Args:
+        samples: of each rank in a step, of which the proportion counts; as many on all when empty.
+    """
+
+    def __init__(self, loader: DataLoader[Any], driver: Groups, seed: int, samples: Sequence[int] = ()) -> None:
         group = driver.members.groups[driver.group]
-        self._driver, self._place, self._ranks = driver, group.index(driver.rank), len(group)
+        self._driver, self._place = driver, group.index(driver.rank)
         assert loader.batch_size is not None
-        self._wanted = loader.batch_size * self._ranks
+        everyone = apportion(loader.batch_size * driver.members.size, samples or (1,) * driver.members.size)
+        self._parts = tuple(everyone[rank] for rank in group)
+        self._wanted = sum(self._parts)
         self._loader, self._seed = loader, seed
         self._dataset_samples = len(cast(Sized, loader.dataset))
         self.samples = len(self._order_of(0))
@@ -84,7 +90,8 @@ class TicketSampler:
         return end - begin
 
     def _part(self, count: int) -> tuple[int, int]:
-        ends = list(accumulate(apportion(count, (1,) * self._ranks), initial=0))
+        parts = self._parts if count == self._wanted else apportion(count, self._parts)
+        ends = list(accumulate(parts, initial=0))
         return ends[self._place], ends[self._place + 1]
 
     def state_dict(self) -> dict[str, Any]:
@@ -107,10 +114,18 @@ class GroupLoader:
 
     Args:
         count: called with the samples of each batch that is handed out.
+        samples: of each rank in a step, of which the proportion counts; as many on all when empty.
     """
 
-    def __init__(self, loader: DataLoader[Any], driver: Groups, seed: int, count: Callable[[int], None]) -> None:
-        self.sampler = TicketSampler(loader, driver, seed)
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        driver: Groups,
+        seed: int,
+        count: Callable[[int], None],
+        samples: Sequence[int] = (),
+    ) -> None:
+        self.sampler = TicketSampler(loader, driver, seed, samples)
         self._driver, self._count = driver, count
         sizes = [len(group) for group in driver.members.groups]
         driver.service.book = TicketBook(sizes, samples=self.sampler.samples, drop_last=loader.drop_last)
