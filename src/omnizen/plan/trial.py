@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -26,7 +27,7 @@ LOST, BEHIND = 1.5, 1.25
 LONG_S, MORE = 0.1, 8
 CLEARLY = 0.98
 """Of two schemes one is faster when it takes at most this share of the other's time; smaller gains may be noise."""
-ENOUGH_S = 4.0
+ENOUGH_S = 6.0
 """Rounds are repeated within about this time, or the tensor's share of the budget, but at least ``LEAST`` times.
 Milliseconds vary by half: only hundreds of rounds tell some percent apart."""
 LEAST = 3
@@ -118,8 +119,9 @@ def _take_turns(
     """
     seconds: dict[str, list[float]] = {name: [] for name in names}
     left, spent_s, turn = list(names), 0.0, 0
+    order = random.Random(tensor)  # equal on all ranks
     while turn <= rounds:
-        for name in left if turn % 2 else reversed(left):  # nobody always follows the same other
+        for name in order.sample(left, len(left)):  # nobody always follows the same other, or itself
             seconds[name].append(_one_round(name, comm, sample, Step(turn, name=tensor), clock))
             spent_s += seconds[name][-1]
         medians = {name: median(seconds[name][1:] or seconds[name]) for name in left}
