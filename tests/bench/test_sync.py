@@ -3,7 +3,7 @@ import pytest
 from omnizen.bench.grid import Point
 from omnizen.bench.job import Network
 from omnizen.bench.launch import Loopback
-from omnizen.bench.sync import group_rows, points, run_sync, tables, verdict
+from omnizen.bench.sync import fastest_of, group_rows, points, run_sync, tables, verdict
 from omnizen.bench.sync_worker import MORE, SyncAnswer, Timing, enough, near_the_best
 from omnizen.comm.threads import run_ranks
 from omnizen.errors import UserError
@@ -20,7 +20,7 @@ def answer(rank, scale):
 
     return SyncAnswer(
         rank=rank,
-        timings=[timing("dense", [0.01, 0.03, 0.02], 1000.0), timing("zen-coo", [0.005], 1020.0)],
+        timings=[timing("dense", [0.01, 0.03, 0.02], 1000.0), timing("zen-coo", [0.005] * 3, 1020.0)],
         picks=["zen-coo"],
         formula_picks=["dense"],
         network=Network(network="namespaces, shaped links", rate_bytes_per_s=1e6),
@@ -42,6 +42,12 @@ def test_rows_hold_the_slowest_and_busiest_rank_and_judge_the_pick():
     assert planner.params["pick_over_dense"] == pytest.approx(0.25)
     assert "2 of 2" in lines[2]
     assert [t.row_count for t in tables(list(rows.values()))] == [2]
+
+
+def test_a_scheme_that_was_dropped_early_does_not_win_because_later_turns_were_slower():
+    early, later = [3e-3] * 25, [3e-3] * 25 + [5e-3] * 100
+    assert fastest_of({"agsparse": later, "zen-coo": [s * 1.01 for s in later], "dense": [4e-3] * 25}) == "agsparse"
+    assert fastest_of({"agsparse": early, "dense": [2e-3] * 25}) == "dense"
 
 
 def test_a_group_without_an_answer_is_failed_rows():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
@@ -126,7 +126,7 @@ def group_rows(group: Sequence[Point], found: Sequence[SyncAnswer], bad: str, pa
             seconds[timings[0].scheme] = [max(s) for s in zip(*(t.seconds for t in timings), strict=True)]
             rows += scheme_rows(shared, timings, seconds[timings[0].scheme], point, network.dilation, more)
         medians = {scheme: median(samples) for scheme, samples in seconds.items()}
-        fastest, pick = min(medians, key=lambda s: medians[s]), found[0].picks[number]
+        fastest, pick = fastest_of(seconds), found[0].picks[number]
         formula_pick = found[0].formula_picks[number]
         ratio = medians[pick] / medians[fastest]
         over_dense = medians[pick] / medians["dense"] if "dense" in medians else None
@@ -149,6 +149,15 @@ def group_rows(group: Sequence[Point], found: Sequence[SyncAnswer], bad: str, pa
             )
         )
     return rows
+
+
+def fastest_of(seconds: Mapping[str, Sequence[float]]) -> str:
+    """Return the scheme with the least median among those that were timed to the end.
+
+    The others were clearly behind in the turns that all took; a machine that slows down later must not make them win.
+    """
+    most = max(len(samples) for samples in seconds.values())
+    return min((s for s in seconds if len(seconds[s]) == most), key=lambda s: median(seconds[s]))
 
 
 def scheme_rows(
