@@ -86,8 +86,9 @@ def test_schemes_are_timed_and_metered_over_loopback():
     schemes = ("dense", "agsparse")
     told = []
     rows = run_sync(
-        wanted, schemes=schemes, repeats=2, launch=lambda hosts, rate: Loopback(hosts), on_rows=told.extend
-    )
+        wanted, schemes=schemes, repeats=2, launch=lambda hosts, rate: Loopback(hosts), on_rows=told.extend,
+        enough_s=0.3,
+    )  # fmt: skip
     assert told == rows
     timed = [r for r in rows if r.metric == "reduce_s"]
     assert {(r.case, r.method) for r in timed} == {(p.name, s) for p in wanted for s in schemes}, rows

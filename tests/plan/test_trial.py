@@ -172,7 +172,13 @@ def test_what_is_left_after_others_were_dropped_is_tried_more_often(monkeypatch)
     plan = plan_of(dict.fromkeys(took, 0.2))
     _, tried = try_with(plan, {s: [[t]] * 2 for s, t in took.items()}, monkeypatch, rounds=400)
     assert tried["sparcml"] == tried["dense"] == 2 * 2
-    assert tried["zen-coo"] == tried["agsparse"] == 2 * 6, "until four seconds are over"
+    assert tried["zen-coo"] == tried["agsparse"] == 2 * 11, "until six seconds are over"
+
+
+def test_what_was_dropped_does_not_win_because_later_rounds_were_slower(monkeypatch):
+    seconds = {"zen-coo": [[9.0, *[0.010] * 24, *[0.02] * 60]] * 2, "agsparse": [[9.0, *[0.014] * 24]] * 2}
+    refined, _ = try_with(plan_of({"zen-coo": 0.01, "agsparse": 0.011}), seconds, monkeypatch, rounds=80)
+    assert refined.tensors[0].scheme == "zen-coo"
 
 
 def test_the_budget_limits_rounds_and_then_tensors(monkeypatch):

@@ -67,6 +67,7 @@ def run_sync(
     repeats: int = 5,
     dilation: float | Literal["auto"] = 1.0,
     seed: int = 0,
+    enough_s: float | None = None,
     launch: Callable[[int, float], Launch] | None = None,
     on_group: Callable[[str], None] = lambda *_: None,
     on_rows: Callable[[list[Row]], None] = lambda *_: None,
@@ -75,6 +76,7 @@ def run_sync(
 
     Args:
         schemes: catalogue names; empty means all that lose nothing.
+        enough_s: repeats and trials take about so long for each scheme and gradient; as usual when None.
         launch: makes what starts the workers, from their number and the rate in Mbit/s.
         on_group: told what was begun and what has ended.
         on_rows: given the rows of each group as soon as they are there; a grid takes hours.
@@ -95,6 +97,8 @@ def run_sync(
         slow_down = float(hosts) if dilation == "auto" else dilation
         limit_s = 60.0 + sum(point_limit_s(point, len(names), repeats) * slow_down for point in group)
         job = SyncJob(points=group, schemes=names, repeats=repeats, seed=seed, limit_s=limit_s)
+        if enough_s is not None:
+            job = job.model_copy(update={"enough_s": enough_s, "trial_s": enough_s})
         start = make(hosts, rate_mbit)
         found, wrong = send(job, "omnizen.bench.sync_worker", SyncAnswer, start, start_s=START_S)
         made_rows = group_rows(group, found, wrong, {"seed": seed})
@@ -154,7 +158,7 @@ def group_rows(group: Sequence[Point], found: Sequence[SyncAnswer], bad: str, pa
 def fastest_of(seconds: Mapping[str, Sequence[float]]) -> str:
     """Return the scheme with the least median among those that were timed to the end.
 
-    The others were clearly behind in the turns that all took; a machine that slows down later must not make them win.
+    The others were clearly behind in the turns that all took, and must not win because later turns were slower.
     """
     most = max(len(samples) for samples in seconds.values())
     return min((s for s in seconds if len(seconds[s]) == most), key=lambda s: median(seconds[s]))

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 ENOUGH_S = 4.0
 """A scheme is repeated for about so long: short reductions vary more, and only many of them tell schemes apart."""
+TRIAL_S = 30.0
+"""What training allows for all trials of a job."""
 MORE = 400
 """The most that repeats are multiplied by for that."""
 FIRST, FAR, CLEAR = 25, 2.0, 1.25
@@ -43,6 +45,8 @@ class SyncJob(Errand):
 
     Args:
         schemes: catalogue names; those that do not apply to a gradient's kind are left out for it.
+        enough_s: schemes near the best are repeated for about so long each.
+        trial_s: the planner's budget for trying near-ties on one gradient.
         repeats: timed reductions of each scheme, in turn with the others; one for schemes that are far from the
             best, up to ``MORE`` times as many for those near it. A scheme's first reduction of all is not timed.
     """
@@ -50,6 +54,8 @@ class SyncJob(Errand):
     points: list[Point]
     schemes: list[str]
     repeats: int = 3
+    enough_s: float = ENOUGH_S
+    trial_s: float = TRIAL_S
     seed: int = 0
 
 
@@ -148,7 +154,7 @@ def plan(job: SyncJob, answer: SyncAnswer, comm: Metered) -> None:
     answer.formula_picks = [t.scheme for t in planned.tensors]
     for point, tensor in zip(job.points, planned.tensors, strict=True):
         alone = planned.model_copy(update={"tensors": [tensor]})
-        tried = refine(alone, comm, {tensor.name: contribution(point, comm.rank, job.seed)})
+        tried = refine(alone, comm, {tensor.name: contribution(point, comm.rank, job.seed)}, budget_s=job.trial_s)
         answer.picks.append(tried.tensors[0].scheme)
     answer.bandwidth_bytes_per_s, answer.latency_s = model.spread_bytes_per_s, model.latency_s
     for number, (point, gradient) in enumerate(zip(job.points, facts.gradients, strict=True)):
@@ -215,12 +221,12 @@ def time_point(
     near, _ = near_the_best(timings, comm, FAR, pick)
     take_turns(near, job.repeats - first)
     nearest, best_s = near_the_best(near, comm, CLEAR, pick)
-    take_turns(nearest, enough(job.repeats, best_s) - max(first, job.repeats))
+    take_turns(nearest, enough(job.repeats, best_s, job.enough_s) - max(first, job.repeats))
 
 
-def enough(repeats: int, best_s: float) -> int:
+def enough(repeats: int, best_s: float, enough_s: float = ENOUGH_S) -> int:
     """Return how often the schemes nearest the best are timed: more often where reductions are short."""
-    return max(repeats, min(MORE * repeats, round(ENOUGH_S / best_s)))
+    return max(repeats, min(MORE * repeats, round(enough_s / best_s)))
 
 
 def near_the_best(timings: list[Timing], comm: Metered, times: float, pick: str = "") -> tuple[list[Timing], float]:

@@ -68,7 +68,7 @@ def refine(
             turns = min(rounds, possible)
             seconds = _take_turns(tensor.name, names, comm, samples[tensor.name], turns, share_s, clock)
             left_s -= sum(map(sum, seconds.values()))
-            tensor = _settle(tensor, {name: median(times[1:]) for name, times in seconds.items()})
+            tensor = _settle(tensor, {name: median(times[1:]) for name, times in seconds.items()}, _stayed(seconds))
         tensors.append(tensor)
     pairs = list(zip(plan.tensors, tensors, strict=True))
     # Sparse gradients are ready when backward ends, so their time is exposed; what was measured replaces what was
@@ -147,10 +147,20 @@ def _one_round(name: str, comm: Comm, sample: Contribution, step: Step, clock: C
     return max(float(part) for (part,) in comm.all_gather([own]).wait())
 
 
-def _settle(tensor: TensorPlan, measured: Mapping[str, float]) -> TensorPlan:
-    """Choose the first in the plan's order than which none is clearly faster; the one before joins the rejected."""
-    fastest_s = min(measured.values())
-    best = next(name for name, seconds in measured.items() if fastest_s > CLEARLY * seconds or seconds == fastest_s)
+def _stayed(seconds: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return the schemes that took all turns; a dropped one could only win because later turns were slow."""
+    most = max(len(times) for times in seconds.values())
+    return [name for name, times in seconds.items() if len(times) == most]
+
+
+def _settle(tensor: TensorPlan, measured: Mapping[str, float], stayed: Sequence[str]) -> TensorPlan:
+    """Choose the first in the plan's order than which none is clearly faster; the one before joins the rejected.
+
+    Args:
+        stayed: schemes that were tried to the end, in the plan's order; one of them is chosen.
+    """
+    fastest_s = min(measured[name] for name in stayed)
+    best = next(n for n in stayed if fastest_s > CLEARLY * measured[n] or measured[n] == fastest_s)
     outcomes = {r.scheme: (r.predicted_s, r.rx_bytes, r.reason) for r in tensor.rejected}
     outcomes[tensor.scheme] = (tensor.predicted_s, tensor.rx_bytes, "")
     rejected = []
