@@ -174,3 +174,21 @@ def test_traffic_of_a_step_is_the_model_there_and_back() -> None:
         # two steps; half of the model lies on the other rank, and the other rank asks for this one's half
         assert tx == pytest.approx(4 * half, rel=0.02)
         assert rx == pytest.approx(4 * half, rel=0.02)
+
+
+def test_batches_count_as_read_once_their_step_is_done() -> None:
+    def body(run: Run) -> list[list[tuple[int, int, int]]]:
+        model, optimizer, loader = prepared(run, groups(2), samples=24)
+        read, at_host = [], run.driver.service.book
+        for number, (x,) in enumerate(loader if run.rank == 0 else []):
+            with run.no_sync():
+                model(x).sum().backward()
+            if number == 1:
+                model(x).sum().backward()
+                optimizer.step()
+            read.append(at_host.read())
+            if number == 2:
+                break
+        return read
+
+    assert on_ranks(2, body)[0] == [[], [], [(0, 0, 4)]]

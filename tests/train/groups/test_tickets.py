@@ -77,3 +77,60 @@ def test_a_member_that_is_still_in_the_epoch_before_changes_nothing() -> None:
     ahead = book.draw(1, 0, group=0, wanted=4)
     assert book.draw(0, 2, group=0, wanted=4, confirmed=2) == drawn[2] == []
     assert book.draw(1, 0, group=0, wanted=4) == ahead == [(1, 0, 4)]
+
+
+def test_what_comes_back_is_read_in_its_epoch_while_somebody_is_there() -> None:
+    book = TicketBook([1, 1], samples=4, drop_last=False)
+    book.draw(0, 0, group=0, wanted=2)
+    assert samples(book.draw(0, 0, group=1, wanted=2)) == [2, 3]
+    book.lose(0)  # group 1 has not heard that the epoch is over
+    assert book.draw(0, 1, group=1, wanted=2, confirmed=1) == [(0, 0, 2)]
+    assert book.draw(0, 2, group=1, wanted=2, confirmed=2) == []
+
+
+def test_a_member_that_lags_behind_hears_of_the_same_end_of_the_epoch() -> None:
+    book = TicketBook([2, 1], samples=6, drop_last=False)
+    assert book.draw(0, 0, group=0, wanted=4) == [(0, 0, 4)]
+    assert book.draw(0, 0, group=1, wanted=4) == [(0, 4, 6)]
+    assert book.draw(0, 1, group=0, wanted=4, confirmed=1) == []
+    assert book.draw(1, 0, group=0, wanted=4) == [(1, 0, 4)]
+    book.lose(1)
+    assert book.draw(0, 1, group=0, wanted=4, confirmed=1) == []  # its other member
+
+
+def test_too_few_for_a_group_are_left_to_the_next_epoch() -> None:
+    book = TicketBook([1, 2], samples=5, drop_last=False)
+    book.draw(0, 0, group=0, wanted=1)
+    assert samples(book.draw(0, 0, group=1, wanted=4)) == [1, 2, 3, 4]
+    book.lose(0)
+    assert book.draw(0, 1, group=1, wanted=4, confirmed=1) == []
+    assert book.draw(1, 0, group=1, wanted=4) == [(0, 0, 1), (1, 0, 3)]
+
+
+def test_who_takes_over_knows_what_the_host_itself_has_read() -> None:
+    book = TicketBook([1, 1], samples=10, drop_last=False)
+    for number in range(3):
+        book.draw(0, number, group=0, wanted=2, confirmed=number)
+    heard = book.read()
+    assert heard == [(0, 0, 4)]
+    after = TicketBook([1, 1], samples=10, drop_last=False)
+    after.leave_out(heard)
+    after.lose(0)
+    assert samples(after.draw(0, 0, group=1, wanted=20)) == [4, 5, 6, 7, 8, 9]
+    assert after.read() == heard
+
+
+def test_groups_in_different_epochs_go_on_where_they_were() -> None:
+    def book() -> TicketBook:
+        return TicketBook([1, 1], samples=4, drop_last=False)
+
+    saved, resumed = book(), book()
+    saved.draw(0, 0, group=0, wanted=1)
+    saved.draw(0, 0, group=1, wanted=3)
+    assert saved.draw(0, 1, group=1, wanted=3, confirmed=1) == []
+    saved.draw(1, 0, group=1, wanted=3)
+    resumed.restore(0, saved.free())
+    assert resumed.draw(0, 0, group=0, wanted=1) == []
+    assert samples(resumed.draw(1, 0, group=1, wanted=3)) == [3]
+    assert resumed.draw(1, 0, group=0, wanted=3) == []
+    assert samples(each[1:] for each in resumed.free()) == []

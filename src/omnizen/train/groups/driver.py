@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -69,6 +69,8 @@ class Groups:
         self._mine = share_work(self.members.groups[self.group], len(shards), run.size)[run.rank]
         self._sequence = 0
         self._taken: dict[int, Tensor] = {}
+        self.stepped: Callable[[], None] = lambda: None
+        """Told of each contribution that was heard."""
         self._begin()
 
     def _begin(self) -> None:
@@ -108,6 +110,7 @@ class Groups:
                 "before it, without a closure"
             )
         if not taken:
+            self.stepped()
             return
         began_s = time.monotonic()
         self._box.step = self._run.step - 1
@@ -119,6 +122,7 @@ class Groups:
             asked[shard] = self.client.ask_shard(Ask.PUSH, shard, numbers, [settings, *pack_items(items)])
         self._sequence += 1
         self._take(asked)
+        self.stepped()
         if len(self._run.optimizers) == 1:  # as if it had never been away
             for number, grad in taken.items():
                 self._params[number].grad = grad

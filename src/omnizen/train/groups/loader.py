@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from omnizen.errors import UserError
 from omnizen.plan.apportion import apportion
 from omnizen.train.groups.messages import Ask
-from omnizen.train.groups.tickets import Range, TicketBook, rest_of
+from omnizen.train.groups.tickets import Range, TicketBook
 from omnizen.train.loader import inner_loader, shared_order, step_sizes
 from omnizen.types import hash_text
 
@@ -41,11 +41,13 @@ class TicketSampler:
         size = driver.members.size
         self._steps = step_sizes(self.samples, size, loader.batch_size, drop_last=loader.drop_last)
         self._orders: dict[int, list[int]] = {}
-        self.epoch = self.sequence = self.done = 0
+        self.epoch = self.sequence = self.done = self._handed = 0
         self.ahead: deque[list[Range]] = deque()
         """Batches that were drawn and are not handed out yet."""
         self.drawn: list[Range] = []
         """What the group drew in this epoch and the one before."""
+        self.heard: list[Range] = []
+        """What all groups are known to have read."""
         self.first: list[list[Range]] = []
         """Batches to begin with, that were drawn before a checkpoint and not read."""
 
@@ -67,9 +69,10 @@ class TicketSampler:
         if self.first:
             return self.first.pop(0)
         numbers = (self.epoch, self.sequence, self._wanted, max(0, self.done))
-        found = self._driver.client.ask(Ask.DRAW, numbers).wait().parts[0].tolist()
+        found, read = self._driver.client.ask(Ask.DRAW, numbers).wait().parts
         self.sequence += 1
-        return [(epoch, begin, end) for epoch, begin, end in found]
+        self.heard = [(epoch, begin, end) for epoch, begin, end in read.tolist()]
+        return [(epoch, begin, end) for epoch, begin, end in found.tolist()]
 
     def _order(self, epoch: int) -> list[int]:
         if epoch not in self._orders:
@@ -80,14 +83,20 @@ class TicketSampler:
     def begin(self, epoch: int) -> None:
         """Begin an epoch."""
         self.drawn = [each for each in self.drawn if each[0] >= epoch - 1]
-        self.epoch, self.sequence, self.done = epoch, 0, -len(self.first)
+        self.epoch, self.sequence = epoch, 0
+        self.done = self._handed = -len(self.first)
         self.ahead.clear()
 
     def handed_out(self) -> int:
         """Note that the next batch is handed out; returns its samples on this rank."""
         count = sum(end - begin for _, begin, end in self.ahead.popleft())
         begin, end = self._part(count)
+        self._handed += 1
         return end - begin
+
+    def stepped(self) -> None:
+        """Note that the group has contributed what it learnt of all batches handed out so far."""
+        self.done = self._handed
 
     def _part(self, count: int) -> tuple[int, int]:
         parts = self._parts if count == self._wanted else apportion(count, self._parts)
@@ -96,17 +105,16 @@ class TicketSampler:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was drawn and not handed out, and what of the epoch was not drawn, by anybody."""
-        free = self._driver.client.ask(Ask.FREE, (self.epoch,)).wait().parts[0].tolist()
+        free = self._driver.client.ask(Ask.FREE, ()).wait().parts[0].tolist()
         return {"free": free, "ahead": [[list(r) for r in ranges] for ranges in self.ahead]}
 
     def load_state_dict(self, epoch: int, state: dict[str, Any]) -> None:
         """Go on from there; on all ranks, before any draws."""
         book = self._driver.service.book
         assert book is not None
-        free = [(at, begin, end) for at, begin, end in state["free"]]
-        book.restore(epoch, free)
+        book.restore(epoch, state["free"])
         self.first = [[(at, begin, end) for at, begin, end in ranges] for ranges in state["ahead"]]
-        self.drawn = rest_of(free, epoch, self.samples)
+        self.drawn, self.heard = [], book.read()
 
 
 class GroupLoader:
@@ -129,7 +137,8 @@ class GroupLoader:
         self._driver, self._count = driver, count
         sizes = [len(group) for group in driver.members.groups]
         driver.service.book = TicketBook(sizes, samples=self.sampler.samples, drop_last=loader.drop_last)
-        driver.service.drawn = lambda: list(self.sampler.drawn)
+        driver.service.drawn = lambda: [*self.sampler.drawn, *self.sampler.heard]
+        driver.stepped = self.sampler.stepped
         self.epoch, self._resumed, self.batch_size = 0, True, loader.batch_size
         self._generator = torch.Generator()
         self.dataset = loader.dataset
@@ -149,7 +158,6 @@ class GroupLoader:
         for batch in self.inner:
             self._count(sampler.handed_out())
             yield batch
-            sampler.done += 1
         self.epoch, self._resumed = self.epoch + 1, True
 
     def state_dict(self) -> dict[str, Any]:

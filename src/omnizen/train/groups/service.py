@@ -22,7 +22,7 @@ from omnizen.train.groups.members import Members
 from omnizen.train.groups.messages import Ask, Message, Said, pack_answer, pack_text, unpack_text
 from omnizen.train.groups.server import Owner, ShardServer
 from omnizen.train.groups.slices import unpack_items
-from omnizen.train.groups.tickets import TicketBook
+from omnizen.train.groups.tickets import TicketBook, merged
 from omnizen.types import Parts
 
 
@@ -158,14 +158,13 @@ class Service:
         epoch, sequence, wanted, confirmed = message.numbers
         book = self._tickets()
         ranges = book.draw(epoch, sequence, group=self.members.group_of(source), wanted=wanted, confirmed=confirmed)
-        return self._said(Said.HERE, parts=[torch.tensor(ranges, dtype=torch.int64).view(-1, 3)])
+        return self._said(Said.HERE, parts=[_rows(ranges), _rows(book.read())])
 
     def _drawn(self, _: int, __: Message) -> Message:
-        return self._said(Said.HERE, parts=[torch.tensor(self.drawn(), dtype=torch.int64).view(-1, 3)])
+        return self._said(Said.HERE, parts=[_rows(merged(self.drawn()))])
 
-    def _free(self, _: int, message: Message) -> Message:
-        found = self._tickets().free(message.numbers[0])
-        return self._said(Said.HERE, parts=[torch.tensor(found, dtype=torch.int64).view(-1, 3)])
+    def _free(self, _: int, __: Message) -> Message:
+        return self._said(Said.HERE, parts=[_rows(self._tickets().free(), width=4)])
 
     def _tickets(self) -> TicketBook:
         with self._adopting:
@@ -237,3 +236,7 @@ class Service:
         Ask.DRAWN: _drawn,
         Ask.FREE: _free,
     }
+
+
+def _rows(ranges: Sequence[tuple[int, ...]], width: int = 3) -> torch.Tensor:
+    return torch.tensor(ranges, dtype=torch.int64).view(-1, width)
