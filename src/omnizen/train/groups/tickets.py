@@ -181,7 +181,7 @@ class TicketBook:
                 self._returned.insert(0, each)
 
     def _hand_on(self) -> None:
-        """Leave to the next epoch what no working group can read in its own: too few for the groups that are left."""
+        """Leave to the next epoch what no working group can read in its own."""
         still = min(self._open(), default=0)
         for epoch in [epoch for epoch in self._short if epoch < still]:
             self._short.discard(epoch)
