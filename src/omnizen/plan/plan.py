@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, field_validator
 
 from omnizen.errors import LISTS_METHODS, UserError, nearest
-from omnizen.measure.facts import Kind
+from omnizen.measure.facts import Facts, Kind
 from omnizen.measure.tomlfile import Record, TomlFile
 from omnizen.plan.lazy import LAZY
 
@@ -208,18 +208,27 @@ class Plan(TomlFile):
         Raises:
             UserError: says what differs and what to do.
         """
-        differs = ""
-        if self.world_size != world_size:
-            differs = f"{self.world_size} workers, this job has {world_size}"
-        elif self.model_digest != model_digest:
-            differs = (
-                f"another model (parameters' digest {self.model_digest or 'unknown'}, "
-                f"this model's is {model_digest}: names, shapes, dtypes or what is frozen differ)"
-            )
-        elif self.torch_version != torch_version:
-            differs = f"torch {self.torch_version}, this is torch {torch_version}"
+        differs = what_differs(self, world_size, model_digest, torch_version)
         if differs:
             raise UserError(
                 f"the plan was made for {differs}; measure and plan again with "
                 "`omnizen measure` and `omnizen plan`, or train with plan='auto'"
             )
+
+
+def what_differs(made_for: Plan | Facts, world_size: int, model_digest: str, torch_version: str) -> str:
+    """Return in words what job a plan or facts are of, where it is another one; else nothing.
+
+    Args:
+        world_size: workers of this job.
+    """
+    if made_for.world_size != world_size:
+        return f"{made_for.world_size} workers, this job has {world_size}"
+    if made_for.model_digest != model_digest:
+        return (
+            f"another model (parameters' digest {made_for.model_digest or 'unknown'}, "
+            f"this model's is {model_digest}: names, shapes, dtypes or what is frozen differ)"
+        )
+    if made_for.torch_version != torch_version:
+        return f"torch {made_for.torch_version}, this is torch {torch_version}"
+    return ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -25,6 +26,8 @@ CYCLES, MOST_UPDATES = 40, 2000
 SAME = 0.005
 """Of strategies that differ less, the simplest is taken: synchronous before local steps before groups."""
 ORDER = ("sync", "local", "groups")
+WORTH = 1.1
+"""Times the samples a second from which an unmeasured strategy is worth a word."""
 PLAIN = PriceFacts.model_construct(strategy="sync", samples=1.0, low=1.0, high=1.0, probes=0)
 """What strategies cost that take the same steps as one process."""
 
@@ -53,6 +56,7 @@ def plan_strategy(
     lazy: Container[str] = (),
     compressions: Iterable[str] = (),
     simulate: bool = True,
+    ruled_out: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """Choose a whole strategy: scheme by tensor, groups, shares of the batch, local steps, compression.
 
@@ -66,6 +70,7 @@ def plan_strategy(
         lazy: names of tables that may be pulled lazily.
         compressions: catalogue names of schemes that lose something and that the user allows.
         simulate: whether those that formulas cannot tell apart are simulated.
+        ruled_out: reasons not to choose a strategy, by its name or "shares" (uneven batches in every step).
 
     Raises:
         UserError: a scheme does not exist, or the facts lack what is needed.
@@ -78,20 +83,66 @@ def plan_strategy(
     ]
     usual = candidates[0]
     weighed = [_weigh(c, usual.samples_per_s) for c in candidates]
-    possible = [w for w in weighed if w.candidate.price is not None]
+
+    def out(w: Weighed) -> bool:
+        return w.candidate.price is None or bool(_ruled_out(w.candidate, ruled_out))
+
+    possible = [w for w in weighed if not out(w)]
     if simulate and facts.world_size > 1:
         possible = _simulated(facts, possible, weighed[0])
     best = _simplest(possible)
     chosen = best.candidate
-    others = [w for w in [*possible, *(w for w in weighed if w.candidate.price is None)] if w is not best]
-    others.sort(key=lambda w: (w.candidate.price is None, w.relative))
+    others = [w for w in [*possible, *filter(out, weighed)] if w is not best]
+    others.sort(key=lambda w: (out(w), w.relative))
     return chosen.plan.model_copy(
         update={
             "strategy": chosen.strategy,
             "execution": _execution(best, ""),
-            "alternatives": [_execution(w, _why_not(w, best)) for w in others],
+            "alternatives": [
+                _execution(w, _ruled_out(w.candidate, ruled_out) or _why_not(w, best)) for w in others
+            ],
         }
     )
+
+
+def beside(plan: Plan, facts: Facts, *, lazy: Container[str] = ()) -> Plan:
+    """Return a plan of schemes with what other strategies would give by the formulas; none of them is chosen.
+
+    Args:
+        plan: of plain synchronous training, from these facts.
+        lazy: as ``make_plan`` takes it.
+    """
+    usual, *candidates = enumerate_candidates(facts, schemes=None, lazy=lazy, compressions=[])
+    first = _weigh(replace(usual, price=PLAIN), usual.samples_per_s)
+    others = sorted((_weigh(_priced(c, facts), usual.samples_per_s) for c in candidates), key=lambda w: w.relative)
+    found = []
+    for other in others:
+        reason = _why_not(other, first)
+        if other.candidate.exact:
+            reason = f"{_speed(other, first)}; balance='auto' gives ranks such shares"
+        found.append(_execution(other, reason))
+    return plan.model_copy(update={"execution": _execution(first, ""), "alternatives": found})
+
+
+def worth_measuring(plan: Plan) -> str:
+    """Return in words the strategy without a price that would gain most; nothing where none gains a tenth."""
+    unpriced = [other for other in plan.alternatives if other.price is None]
+    if plan.execution is None or not unpriced:
+        return ""
+    best = max(unpriced, key=lambda other: other.samples_per_s)
+    faster = best.samples_per_s / plan.execution.samples_per_s
+    if faster < WORTH:
+        return ""
+    return (
+        f"{best.title} would give {faster:.2f} times the samples/s, at a price in samples that nobody has measured "
+        "(`omnizen tune` does)"
+    )
+
+
+def _ruled_out(candidate: Candidate, reasons: Mapping[str, str]) -> str:
+    if candidate.strategy == "sync":
+        return reasons.get("shares", "") if len(set(candidate.samples)) > 1 else ""
+    return reasons.get(candidate.strategy, "")
 
 
 def _priced(candidate: Candidate, facts: Facts) -> Candidate:
@@ -175,9 +226,7 @@ def _execution(weighed: Weighed, reason: str) -> Execution:
 
 
 def _why_not(weighed: Weighed, best: Weighed) -> str:
-    c, chosen = weighed.candidate, best.candidate
-    faster = c.samples_per_s / chosen.samples_per_s
-    speed = f"{faster:.2f} times the samples/s"
+    c, speed = weighed.candidate, _speed(weighed, best)
     if c.price is None:
         return f"{speed}, but nobody has measured how many samples it needs; it is not chosen unmeasured"
     if weighed.relative <= (1 + SAME) * best.relative:
@@ -187,6 +236,10 @@ def _why_not(weighed: Weighed, best: Weighed) -> str:
         needs = f"needs {c.price.samples:.2f} times the samples"
         return f"{slower:.2f} times the time: {needs} at {speed}"
     return f"{slower:.2f} times the time: {speed}"
+
+
+def _speed(weighed: Weighed, best: Weighed) -> str:
+    return f"{weighed.candidate.samples_per_s / best.candidate.samples_per_s:.2f} times the samples/s"
 
 
 def unsure(plan: Plan) -> list[str]:

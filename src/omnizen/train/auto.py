@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -20,6 +20,7 @@ from omnizen.measure.texts import gather_texts
 from omnizen.plan.plan import Plan
 from omnizen.plan.search import make_plan
 from omnizen.plan.share import share_plan
+from omnizen.plan.strategies import beside
 from omnizen.plan.trial import refine
 from omnizen.protocols import Comm
 from omnizen.train.router import Routing, tables, trainable
@@ -129,19 +130,20 @@ class Watch:
     def decide(self) -> tuple[Facts, Plan]:
         """Gather the facts, plan on rank 0, share the plan and try near-ties (in the wire thread)."""
         control = self.engine.control
+        everyone = self._everyone(control)
         facts = Facts(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             torch_version=torch.__version__,
             world_size=control.size,
             model_digest=model_digest(self.model),
-            devices=self.machines.devices,
+            devices=with_rates(self.machines.devices, everyone),
             links=self.machines.links,
             meetings=self.machines.meetings,
             gradients=self._gradients(),
-            step=self._step(control),
+            step=_slowest(everyone),
         )
         facts = Facts.from_toml(gather_texts(control, facts.to_toml())[0])
-        plan = share_plan(make_plan(facts) if control.rank == 0 else None, control)
+        plan = share_plan(beside(make_plan(facts), facts) if control.rank == 0 else None, control)
         return facts, refine(plan, self.engine.gradients, self._samples(plan))
 
     def _samples(self, plan: Plan) -> dict[str, Contribution]:
@@ -167,15 +169,36 @@ class Watch:
         ]
         return min(1.0, max(0.0, min(shares))) if shares else None
 
-    def _step(self, control: Comm) -> StepFacts:
-        """Time what lies between two waits (update, data, forward, backward): the slowest rank's best step."""
+    def _everyone(self, control: Comm) -> list[tuple[float, float, int]]:
+        """Return each rank's seconds of a step and of its backward, and its samples: those of its best step.
+
+        What lies between two waits is timed: update, data, forward, backward.
+        """
         pairs = list(zip(self.rounds, self.rounds[1:], strict=False))
         compute_s = min(b.backward_ended_s - a.ended_s for a, b in pairs)
         backward_s = min(b.backward_ended_s - b.began_s for _, b in pairs)
         own = torch.tensor([compute_s, backward_s, self.samples()], dtype=torch.float64, device=control.device)
-        everyone = [part.tolist() for (part,) in control.all_gather([own]).wait()]
-        slowest = max(everyone)
-        return StepFacts(compute_s=slowest[0], backward_s=min(slowest[1], slowest[0]), samples=int(slowest[2]))
+        rows = (part.tolist() for (part,) in control.all_gather([own]).wait())
+        return [(compute, min(backward, compute), int(samples)) for compute, backward, samples in rows]
+
+
+def _slowest(everyone: Sequence[tuple[float, float, int]]) -> StepFacts:
+    compute_s, backward_s, samples = max(everyone)
+    return StepFacts(compute_s=compute_s, backward_s=backward_s, samples=samples)
+
+
+def with_rates(devices: Sequence[DeviceFacts], everyone: Sequence[tuple[float, float, int]]) -> list[DeviceFacts]:
+    """Return devices with the samples a second that each one's steps came to, where samples are known.
+
+    Args:
+        everyone: by rank, seconds of a step, of its backward, and samples.
+    """
+    found = []
+    for device in devices:
+        compute_s, _, samples = everyone[device.rank]
+        rate = {str(samples): samples / compute_s} if samples and compute_s > 0 else {}
+        found.append(device.model_copy(update={"samples_per_s": device.samples_per_s or rate}))
+    return found
 
 
 def _dtype(param: Parameter) -> str:

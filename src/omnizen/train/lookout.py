@@ -127,4 +127,8 @@ class Lookout:
             step = StepFacts(compute_s=compute_s, backward_s=backward_s, samples=step.samples)
         found = facts.model_copy(update={"links": links, "meetings": meetings, "step": step})
         found = Facts.from_toml(gather_texts(control, found.to_toml())[0])
-        return found, share_plan(make_plan(found, lazy=self.lazy) if control.rank == 0 else None, control)
+        plan = make_plan(found, lazy=self.lazy)
+        if self._plan is not None:  # shares of the batch stay, and so does what was weighed beside
+            kept = {"execution": self._plan.execution, "alternatives": self._plan.alternatives}
+            plan = plan.model_copy(update=kept)
+        return found, share_plan(plan if control.rank == 0 else None, control)

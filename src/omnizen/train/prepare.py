@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +32,9 @@ from omnizen.train.choice import choose_routing, watches
 from omnizen.train.control import Turn
 from omnizen.train.course import Course, set_course
 from omnizen.train.detached import Detached
-from omnizen.train.driver import driver_of
+from omnizen.train.driver import EveryStep, driver_of
 from omnizen.train.everyone import on_everyone
+from omnizen.train.foreknown import foreknown
 from omnizen.train.groups.driver import Groups
 from omnizen.train.groups.loader import GroupLoader
 from omnizen.train.groups.setup import check_groups, inside_groups
@@ -54,6 +55,7 @@ from omnizen.train.voice import plan_in_force
 from omnizen.train.weighted import check_weighted
 
 if TYPE_CHECKING:
+    from omnizen.measure.facts import Facts
     from omnizen.plan.plan import Plan
     from omnizen.train.run import Run
 
@@ -70,12 +72,16 @@ class Wishes:
     scaler: torch.amp.GradScaler | None
     reads: Reads | None
     balance: Balancing
+    facts: str | Path | Facts | None
 
 
 def prepare(
     run: Run, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], loader: Any, wishes: Wishes
 ) -> Any:
     """Set a run up for a model (collective); returns the loader to use."""
+    known = foreknown(run, model, optimizer, loader, wishes)
+    if known.plan is not None:
+        wishes, run.facts = replace(wishes, plan=known.plan), known.facts
     agreed = _agree(run, model, optimizer, loader, wishes)
     course, wanted = agreed.course, agreed.wanted
     shares, batches = first_batches(run, wanted, model, loader)
@@ -113,7 +119,10 @@ def prepare(
     else:
         run._announce_plan()
         if run.plan is not None and run.rank == 0:
-            plan_in_force(run.plan, engine.step, run.run_dir, course.remarks)
+            plan_in_force(run.plan, engine.step, run.run_dir, [*course.remarks, *known.remarks])
+        if known.plan is not None and batches is None and isinstance(run.driver, EveryStep):
+            run._lookout = Lookout(engine, run.follow, run._note, known.lazy)
+            run._lookout.expect(known.plan, known.facts)
     if batches is not None:  # the last to observe: what the others do is no rank's own work
         run.balance = Balance(
             batches, engine, OwnTime(engine, next(model.parameters()).device), shares, run._adjusted

@@ -127,6 +127,7 @@ class Run:
         scaler: torch.amp.GradScaler | None = None,
         reads: Reads | None = None,
         balance: Balancing = None,
+        facts: str | Path | Facts | None = None,
     ) -> tuple[nn.Module, Optimizers, Any]:
         """Make a model train on all ranks as one process would on all their batches together.
 
@@ -155,6 +156,8 @@ class Run:
             balance: "auto" gives each rank batches in proportion to what it gets done, and follows its speed;
                 shares that sum to 1 stay as they are; a ``BatchLaw`` is "auto" with settings of your own. Global
                 batches and their gradients stay those of even shares. See ``batch_sizes``.
+            facts: with prices, of this job: "auto" then chooses among all strategies, at once. Unless given, those
+                in ``run_dir`` are looked at.
 
         Raises:
             Disagreement: the ranks' models or plans differ; on all ranks, naming the first difference.
@@ -174,6 +177,7 @@ class Run:
             scaler=scaler,
             reads=reads,
             balance=balance,
+            facts=facts,
         )
         loader = prepare(self, model, optimizer, loader, wishes)
         return model, optimizer, loader

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omnizen.plan.explain import in_brief
 from omnizen.plan.plan import Plan
+from omnizen.plan.strategies import worth_measuring
 
 LOG = logging.getLogger("omnizen")
 """``logging.getLogger("omnizen").setLevel("WARNING")`` silences it."""
@@ -29,5 +30,5 @@ def plan_in_force(plan: Plan, step: int, run_dir: Path | None, remarks: Sequence
         remarks: what is not as the plan says.
     """
     more = f"omnizen report {run_dir}" if run_dir is not None else "run.plan, or oz.init(run_dir=...) for a report"
-    said = "; ".join([in_brief(plan), *remarks])
+    said = "; ".join(filter(None, [in_brief(plan), *remarks, worth_measuring(plan)]))
     say(f"plan in force from step {step}: {said} (more: {more})")
