@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from omnizen import catalog_citations as citations
 from omnizen.catalog_lossy import LOSSY
-from omnizen.catalog_rows import CodecRow, ReducerRow, SelectorRow, WrapperRow
+from omnizen.catalog_rows import SHORT, CodecRow, ReducerRow, SelectorRow, WrapperRow
 from omnizen.catalog_selectors import SELECTORS
 from omnizen.catalog_settings import made
 from omnizen.catalog_summed import SUMMED, SUMMED_CODECS
@@ -312,6 +312,7 @@ def reducer(name: str, **settings: Any) -> Reducer:
         >>> reducer("zen-coo").name
         'zen-coo'
     """
+    name = full_name(name)
     if isinstance(name, str) and "(" in name and not settings:
         from omnizen import catalog_text
 
@@ -319,6 +320,16 @@ def reducer(name: str, **settings: Any) -> Reducer:
         return whole
     reducer: Reducer = made(name, _row(name, REDUCERS, "reduction scheme"), settings)
     return reducer
+
+
+def full_name(name: str) -> str:
+    """Return the catalogue's name of a scheme that is known by another one too; other names as they are.
+
+    Example:
+        >>> full_name("zen"), full_name("dense")
+        ('zen-coo', 'dense')
+    """
+    return SHORT.get(name, name) if isinstance(name, str) else name
 
 
 def schemes(kind: str | None = None, *, lossy: bool = False) -> list[str]:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from omnizen.protocols import Codec, Reducer, Selector
 
+SHORT = {"zen": "zen-coo"}
+"""Other names of schemes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from omnizen.catalog_rows import CodecRow, ReducerRow, SelectorRow, WrapperRow
+from omnizen.catalog_rows import SHORT, CodecRow, ReducerRow, SelectorRow, WrapperRow
 from omnizen.catalog_settings import check_parts, example
 from omnizen.catalog_settings import made as made_of
 from omnizen.errors import LISTS_METHODS, UserError, nearest
@@ -47,6 +47,7 @@ def made(
         if not isinstance(call.func, ast.Name):
             raise UserError(f"{text!r} is not made of names, settings and brackets, as topk(density=0.01) is")
         name = call.func.id.replace("_", "-")
+        name = SHORT.get(name, name) if table is reducers else name
         settings = {word.arg or "**": _literal(word.value, text) for word in call.keywords}
         if name in wrappers and call.args:
             tables = inside.get(name, ())

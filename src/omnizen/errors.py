@@ -77,6 +77,10 @@ class NotFiniteWarning(UserWarning):
     """A gradient that a lossy scheme was to shorten holds NaN or infinity."""
 
 
+class NotWrittenWarning(UserWarning):
+    """What a run writes down cannot be written any more; training goes on."""
+
+
 class UnevenInputs(OmnizenError, RuntimeError):
     """One rank ran out of batches, or took another number of steps, than the rest."""
 

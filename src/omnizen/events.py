@@ -156,9 +156,10 @@ class EventWriter:
 
     def write(self, event: Event) -> None:
         """Append one event as one line."""
-        line = json.dumps(as_dict(event), separators=(",", ":")) + "\n"
+        line = memoryview((json.dumps(as_dict(event), separators=(",", ":")) + "\n").encode())
         with self._lock:
-            self._file.write(line.encode())
+            while line:
+                line = line[self._file.write(line) :]  # a disk that fills up takes a part, and then raises
 
     def close(self) -> None:
         """Close the file; calling it twice is harmless."""

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from omnizen import catalog
 from omnizen.bench import codecs as bench
-from omnizen.bench.rows import read
+from omnizen.bench.rows import adding, read
 from omnizen.errors import UserError
 from omnizen.types import Dense, Packed, Sparse
 
@@ -73,3 +73,16 @@ def test_the_command_writes_rows(tmp_path):
     assert result.exit_code == 0, result.output
     assert "golomb" in result.output
     assert {row.method for row in read(file)} == {"golomb", "qsgd"}
+
+
+def test_an_interrupt_loses_no_codec_that_was_measured(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    keep = adding(file)
+
+    def on_rows(rows):
+        keep(rows)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.run_codecs(elements=300, densities=[0.1], names=[], repeats=1, seed=0, on_rows=on_rows)
+    assert {row.method for row in read(file)} == {"coo"}

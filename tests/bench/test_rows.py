@@ -38,6 +38,21 @@ def test_a_misspelt_key_names_the_nearest(tmp_path):
         rows.read(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"3\n", "line 1: not a row, which is a JSON object with bench"),
+        (b"[" * 10_000, "not JSON"),
+        (b"\xff", "UTF-8"),
+    ],
+)
+def test_what_is_no_file_of_rows(tmp_path, content, says):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        rows.read(path)
+
+
 def test_no_sample_is_an_error_and_nan_is_never_written(tmp_path):
     with pytest.raises(UserError, match="no sample of step_s"):
         rows.measured([], **PLACE, metric="step_s", unit="s", params={})

@@ -1,4 +1,10 @@
+from types import SimpleNamespace
+
+import pytest
+
+from omnizen.bench.e2e import Settings, run_e2e
 from omnizen.bench.job import Answer, Job, answers
+from omnizen.bench.rows import adding, read
 from omnizen.bench.trial import parse_message, why_failed
 
 
@@ -32,3 +38,21 @@ def test_a_job_forgets_the_answers_to_an_earlier_one(tmp_path):
     job = Job(case="lm", method="ddp", batch=1, out=tmp_path, run_dir=tmp_path)
     assert Job.model_validate_json(job.save().read_text()) == job
     assert answers(tmp_path) == []
+
+
+def test_an_interrupt_loses_no_run_that_had_ended(monkeypatch, tmp_path):
+    """Rows of e2e are medians over all repeats, so hours of runs were once lost with the last one."""
+    monkeypatch.setattr("omnizen.bench.cases.make_case", lambda *_, **__: SimpleNamespace(unit="tokens"))
+    started = []
+
+    def launch(command, on_line, limit_s):
+        started.append(command)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return [1, 1]
+
+    keep = adding(tmp_path / "rows.jsonl")
+    settings = Settings(case="lm", hosts=2, methods=("ddp", "omnizen"), repeats=1)
+    with pytest.raises(KeyboardInterrupt):
+        run_e2e(settings, launch=launch, on_rows=keep)
+    assert [(row.method, row.metric) for row in read(tmp_path / "rows.jsonl")] == [("ddp", "failed")]

@@ -88,6 +88,29 @@ def test_a_missing_facts_file_is_one_line(tmp_path):
     assert "there is no file" in str(result.exception)
 
 
+def test_facts_are_not_overwritten_by_their_plan(tmp_path):
+    facts = job(4).save(tmp_path / "facts.toml")
+    before = facts.read_bytes()
+    with pytest.raises(UserError, match="is read, and would be lost"):
+        raise run("plan", facts, "--out", facts).exception
+    assert facts.read_bytes() == before
+
+
+@pytest.mark.parametrize(("option", "says"), [("--schemes", "at least one name"), ("--at", "numbers of workers")])
+def test_lists_of_nothing_are_refused(tmp_path, option, says):
+    result = run("plan", job(4).save(tmp_path / "facts.toml"), "-o", tmp_path / "p.toml", option, ",")
+    assert isinstance(result.exception, UserError)
+    assert says in str(result.exception)
+    assert not (tmp_path / "p.toml").exists()
+
+
+def test_facts_that_could_not_be_written_are_not_measured(tmp_path, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr("omnizen.measure.job.measure_job", lambda *_, **__: pytest.fail("measured all the same"))
+    with pytest.raises(UserError, match="it is a folder; give the name of a file in it"):
+        raise run("measure", "--out", tmp_path).exception
+
+
 SUBJECT = """
 import torch
 from torch import nn

@@ -65,6 +65,10 @@ def test_a_toml_file_gives_the_same(tmp_path: Path) -> None:
         ("r.toml", "[hosts.3]\nrate = 100\n", "has no unit"),
         ("r.toml", "hosts = 3\n", "a table per host"),
         ("r.toml", "[hosts\n", "rates file"),
+        ("r.txt", "# nothing\n", "it names no host"),
+        ("r.toml", "", "it names no host"),
+        ("r.toml", '[hosts.1]\nrate = "1mbit"\n[hosts.01]\nrate = "2mbit"\n', "host 1 is named twice"),
+        ("r.toml", "a = " + "[" * 5000, "rates file"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, name: str, text: str, says: str) -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from omnizen.errors import UserError
+from omnizen.lab.environment import Surroundings
 from omnizen.measure.device import available_cores, available_memory_bytes, measure_device
 from omnizen.measure.model import measure_rate, model_digest
 
@@ -80,3 +81,10 @@ def test_the_budget_stops_before_the_next_size():
 def test_no_batch_is_refused():
     with pytest.raises(UserError, match="at least one size"):
         measure_rate(print, {})
+
+
+def test_a_lab_says_what_its_network_namespaces_hide(tmp_path, monkeypatch):
+    """In them no control group can be seen, so a host with a quarter of a core once reported whole ones."""
+    env = Surroundings(hosts=1, address="", port=1, interface="", dilation=1.0, network="").env(0, None, 0.25)
+    monkeypatch.setenv("OMNIZEN_LAB", env["OMNIZEN_LAB"])
+    assert available_cores(tmp_path) == 0.25

@@ -149,4 +149,14 @@ def test_a_trace_that_cannot_be_written_is_a_note_beside_the_report(tmp_path):
     (run,) = load_runs([write_run(tmp_path / "run")])
     (tmp_path / "run" / "trace.json").mkdir()
     assert save_report([run], tmp_path / "out.html").exists()
-    assert run.problems == [f"{tmp_path / 'run' / 'trace.json'} cannot be written: Is a directory"]
+    (problem,) = run.problems
+    assert problem.startswith(f"{tmp_path / 'run' / 'trace.json'} cannot be written: it is a folder")
+
+
+@pytest.mark.parametrize("name", ["events-rank1.jsonl", "facts.toml", "plan.toml"])
+def test_a_report_does_not_overwrite_the_run(tmp_path, name):
+    path = write_run(tmp_path / "run")
+    before = (path / name).read_bytes()
+    with pytest.raises(UserError, match="is read, and would be lost"):
+        write_report([path], path / name)
+    assert (path / name).read_bytes() == before

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from omnizen.errors import Disagreement, UserError
+from omnizen.errors import Disagreement, UnevenInputs, UserError
+from omnizen.sparse.masks import Masks
 from omnizen.train.run import Run
 from tests.train.helpers import assert_equal, make_run, on_ranks, run_ranks, sgd
 
@@ -215,3 +216,40 @@ def test_unusual_state_comes_back(tmp_path: Path) -> None:
 
     for before, after in zip(on_ranks(2, saved), on_ranks(2, loaded), strict=True):
         assert_equal(before, after)
+
+
+def test_gradients_that_pile_up_are_not_lost_without_a_word(tmp_path: Path) -> None:
+    """A checkpoint does not hold them, so the resumed run would step with a part of the batch."""
+
+    def body(run: Run) -> None:
+        model = begin(run)
+        with run.no_sync():
+            model(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(UserError, match="in the middle of gradient accumulation would lose"):
+            run.save(tmp_path / "kept")
+        assert not list(tmp_path.iterdir())
+        model.zero_grad()
+        run.save(tmp_path / "kept")
+
+    on_ranks(2, body)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda run, folder: run.save(folder), "rank 0 saves a checkpoint after 0 steps; rank 1 takes step 0"),
+        (lambda run, folder: run.load(folder), "rank 0 loads a checkpoint after 0 steps; rank 1 takes step 0"),
+        (lambda run, _: run.prune(0.5), "rank 0 prunes or takes masks after 0 steps; rank 1 takes step 0"),
+        (lambda run, _: run.use_masks(Masks({})), "rank 0 prunes or takes masks after 0 steps"),
+    ],
+)
+def test_what_all_ranks_must_do_and_one_does(tmp_path: Path, call, says: str) -> None:
+    def work(comm) -> None:
+        run = make_run(comm)
+        model = begin(run)
+        step = model(torch.ones(1, 2)).sum().backward
+        with pytest.raises(UnevenInputs, match=f"{says}.*on all ranks, after the same step"):
+            call(run, tmp_path / "kept") if run.rank == 0 else step()
+        run.close()
+
+    run_ranks(2, work)

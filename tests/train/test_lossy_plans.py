@@ -272,6 +272,22 @@ def test_bad_values_are_told_by_name_and_step_and_leave_memory_alone(scheme, bad
     assert all(text.startswith(start) for text in told)
 
 
+def test_bad_rows_of_a_table_are_told_by_name_rank_and_step():
+    def body(run):
+        mine = nn.Sequential(nn.Embedding(50, 16, sparse=True))
+        run.prepare(mine, torch.optim.SGD(mine.parameters(), lr=0.0), plan="powersgd")
+        for n in range(3):
+            loss = mine(torch.arange(20)).sum()
+            (loss * float("nan") if n == 1 and run.rank == 1 else loss).backward()
+            assert bool(torch.isfinite(mine[0].weight.grad.to_dense()).all()) == (n != 1)
+            mine.zero_grad()
+
+    with pytest.warns(NotFiniteWarning) as caught:
+        on_ranks(2, body)
+    (told,) = [str(w.message) for w in caught]
+    assert told.startswith("0.weight: the gradient of rank 1 holds NaN or infinity at step 0")
+
+
 def test_a_dict_gives_each_parameter_the_first_pattern_that_matches():
     routing = by_patterns(
         model(), {"hidden.bias": "zen-coo", "hidden.*": "onebit", "*.weight": "topk"}, dense_below=100

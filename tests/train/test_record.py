@@ -7,15 +7,17 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 from omnizen.comm.meter import Metered
+from omnizen.errors import NotWrittenWarning, UserError
 from omnizen.events import EndEvent, RunEvent, StepEvent, read_events
 from omnizen.spans import Span
 from omnizen.train.record import exposed
 from omnizen.train.run import Run
-from tests.train.helpers import make_run, run_ranks, sgd
+from tests.train.helpers import make_run, on_ranks, run_ranks, sgd
 
 
 def test_only_what_was_done_while_the_user_waited_counts() -> None:
@@ -99,3 +101,35 @@ def test_the_package_loads_without_torch() -> None:
     said = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": paths}, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     assert isinstance(Run, type)
+
+
+def one_step(run: Run) -> int:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.prepare(model, optimizer, plan="dense")
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return run.step
+
+
+def test_a_disk_that_is_full_ends_the_record_and_not_the_training(tmp_path: Path) -> None:
+    (tmp_path / "events-rank0.jsonl").symlink_to("/dev/full")
+    with pytest.warns(NotWrittenWarning, match="No space left on device.*training goes on") as said:
+        assert on_ranks(2, one_step, run_dir=tmp_path) == [2, 2]
+    assert len(said) == 1
+    assert isinstance(read_events(tmp_path / "events-rank1.jsonl").events[-1], EndEvent)
+
+
+def test_a_rank_that_cannot_write_its_record_is_heard_by_all_before_training(tmp_path: Path) -> None:
+    (tmp_path / "events-rank1.jsonl").mkdir()
+
+    def body(comm) -> str:
+        with pytest.raises(UserError) as found:
+            one_step(make_run(comm, run_dir=tmp_path))
+        return str(found.value)
+
+    own = f"run_dir: {tmp_path} cannot be written to (Is a directory)"
+    first, second = run_ranks(2, body)
+    assert (second, first) == (own, f"rank 1 cannot go on, so no rank does: UserError: {own}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import socket
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from omnizen.errors import Disagreement, OmnizenError, UserError
+from omnizen.measure.around import lab_facts
 from omnizen.train.init import init
 from omnizen.train.run import Run
 from tests.train.helpers import alone, assert_close, make_run, on_ranks, run_ranks, sgd, weights
@@ -47,6 +49,13 @@ class HasDdp(nn.Module):
         self.inner.module = nn.Linear(2, 2)
 
 
+def with_buffer(tensor: torch.Tensor) -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.register_buffer("kept", tensor)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS:UserWarning", "ignore:.*quantize:UserWarning")
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -55,6 +64,10 @@ class HasDdp(nn.Module):
         (nn.Linear(2, 2).to(torch.float8_e5m2), "weight is float8_e5m2; gradients of these types"),
         (nn.ModuleDict({"t": nn.Embedding(3, 2, max_norm=1.0)}), "t has max_norm, with which"),
         (HasDdp(), "inner is a DistributedDataParallel"),
+        (with_buffer(torch.eye(2).to_sparse()), "kept is sparse_coo; parameters and buffers are compared and sent"),
+        (with_buffer(torch.eye(2).to_sparse_csc()), "kept is sparse_csc; parameters and buffers"),
+        (with_buffer(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)), "kept is quantized"),
+        (with_buffer(torch.ones(1).expand(3)), "kept is expanded, so that its elements share memory"),
         ([nn.Linear(2, 2)], "takes a torch.nn.Module, got list"),
     ],
 )
@@ -277,3 +290,42 @@ def test_a_second_backward_over_a_batch_weighs_like_the_first() -> None:
     expected = alone(MODEL, [X], lambda m, x: loss(m, x) + m(x).sin().mean())
     for result in on_ranks(2, body):
         assert_close(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("around", "said"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE: a whole number from 1 up, got 'two'; torchrun sets it"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE: a whole number from 1 up"),
+        ({"WORLD_SIZE": "2", "MASTER_PORT": "1"}, "WORLD_SIZE is 2, but RANK, MASTER_ADDR is not set; start by"),
+        (
+            {"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
+            "RANK: a whole number from 0 to 1",
+        ),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "h", "MASTER_PORT": "x"}, "MASTER_PORT: a whole number"),
+        ({"OMNIZEN_LAB": "[]"}, "OMNIZEN_LAB is what `omnizen lab` tells its hosts, in JSON; got '\\[\\]'"),
+    ],
+)
+def test_what_a_launcher_left_half_set(monkeypatch, around, said) -> None:
+    for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT", "OMNIZEN_LAB"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in around.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(UserError, match=said):
+        lab_facts() if "OMNIZEN_LAB" in around else init()
+
+
+def test_ranks_that_nobody_meets_say_so(monkeypatch) -> None:
+    """Rank 1 of 2, and no rank 0 at that port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name, text in {
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(UserError, match=rf"rank 1 could not meet the other 1 of 2 ranks at 127.0.0.1, port {port}"):
+        init(timeout_s=1)

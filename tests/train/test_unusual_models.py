@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from omnizen.train import auto
-from omnizen.train.loader import batch_samples
+from omnizen.train.loader import CountingLoader, batch_samples
 from omnizen.train.run import Run
 from tests.train.helpers import alone, assert_close, assert_equal, on_ranks, sgd, together, weights
 
@@ -161,3 +161,48 @@ def test_a_mean_over_a_batch_in_a_mapping_is_weighted() -> None:
 
     for result in on_ranks(2, body):
         assert_close(result, alone(model, [whole], lambda m, x: m(x).square().mean()))
+
+
+class Keys(nn.Module):
+    """Buffers with more digits than float64 has, beside BatchNorm, which makes buffers travel in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5, dtype=torch.float64)
+        self.register_buffer("key", torch.tensor([2**62 + 1, -(2**60) - 3, -(2**63), 2**63 - 1, -1]))
+        self.register_buffer("wide", torch.tensor([2**63 - 1]).view(torch.uint64))
+        self.register_buffer("mask", torch.tensor([float("-inf"), 0.0]))
+
+    def forward(self, x):
+        self.key += 1
+        return self.norm(x)
+
+
+def test_whole_numbers_keep_all_their_digits() -> None:
+    """Buffers once travelled as float64, and 2**62 + 1 became 2**62 on all ranks."""
+    model, loss = Keys(), lambda m, x: m(x).square().mean()
+    results = together(model, SHARES, loss, plan="dense")
+    expected = alone(model, SHARES[0], loss)
+    for name in ("key", "wide", "mask"):
+        assert [result[name].tolist() for result in results] == [expected[name].tolist()] * 2
+
+
+def test_half_precision_is_clipped_by_a_norm_that_does_not_overflow() -> None:
+    """The norm was once a float16, so infinite here, and all gradients became zero."""
+    table = nn.ParameterDict({"half": nn.Parameter(torch.ones(70_000, dtype=torch.float16))})
+
+    def body(run: Run):
+        mine = copy.deepcopy(table)
+        run.prepare(mine, sgd(mine), plan="dense")
+        (mine["half"].float() * 300).sum().backward()
+        return float(run.clip_grad_norm_(1000.0)), float(mine["half"].grad[0])
+
+    norm = 300 * 70_000**0.5
+    for found, grad in on_ranks(2, body):
+        assert found == pytest.approx(norm, rel=1e-5)
+        assert grad == pytest.approx(300 * 1000 / norm, rel=1e-3)  # half a digit of float16
+
+
+def test_a_loader_that_was_left_as_it_is_can_be_copied() -> None:
+    kept = CountingLoader([torch.ones(3, 2)], lambda _: None, lambda: None)
+    assert len(copy.copy(kept).inner) == 1

@@ -5,7 +5,7 @@ Reference: Hadjis et al. 2016, Omnivore.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,17 +69,28 @@ class Settings:
 
 
 def run_auto(
-    settings: Settings, *, launch: Launch | None = None, on_line: Callable[[str], None] = lambda _: None
+    settings: Settings,
+    *,
+    launch: Launch | None = None,
+    on_line: Callable[[str], None] = lambda _: None,
+    on_rows: Callable[[list[Row]], None] = lambda _: None,
 ) -> list[Row]:
-    """Run all methods, each in a lab of its own, and return their rows."""
+    """Run all methods, each in a lab of its own, and return their rows.
+
+    Args:
+        on_rows: given each run's row as soon as it is there.
+    """
     start: Launch = launch or InLab(settings.hosts, settings.rate, settings.dilation, settings.cpu)
     rows: list[Row] = []
     for method in settings.methods:
         on_line(f"-- {method}")
         if method == "best-fixed":
-            rows += _best_fixed(settings, start, on_line)
+            found = _best_fixed(settings, start, on_line)
         else:
-            rows += [_row(settings, method, method, _job(settings, method), start, on_line)]
+            found = iter([_row(settings, method, method, _job(settings, method), start, on_line)])
+        for row in found:
+            on_rows([row])
+            rows.append(row)
     return rows
 
 
@@ -91,18 +102,17 @@ def points(settings: Settings) -> list[tuple[int, float, float]]:
     return [(g, usual * f, m) for g in sizes(settings.hosts) for f in FACTORS for m in MOMENTA]
 
 
-def _best_fixed(settings: Settings, start: Launch, on_line: Callable[[str], None]) -> list[Row]:
+def _best_fixed(settings: Settings, start: Launch, on_line: Callable[[str], None]) -> Iterator[Row]:
     """Try every point; the table of all of them, and the best again under the method's own name."""
     rows = []
     for groups, step, momentum in points(settings):
         name = f"fixed-g{groups}-lr{step:.3g}-m{momentum:g}"
         job = _job(settings, "best-fixed", (groups, step, momentum))
         rows.append(_row(settings, name, "best-fixed", job, start, on_line))
+        yield rows[-1]
     reached = [r for r in rows if r.metric == "time_to_target_s"]
-    if not reached:
-        return rows
-    best = min(reached, key=lambda r: r.value or 0.0)
-    return [*rows, _named(best)]
+    if reached:
+        yield _named(min(reached, key=lambda r: r.value or 0.0))
 
 
 def _named(row: Row) -> Row:

@@ -96,9 +96,9 @@ def chosen(names: Sequence[str]) -> dict[str, Codec]:
 
 def run_codecs(
     *, elements: int, densities: Sequence[float], names: Sequence[str], repeats: int, seed: int,
-    on_case: Callable[[str], None] = lambda _: None,
+    on_case: Callable[[str], None] = lambda _: None, on_rows: Callable[[list[Row]], None] = lambda _: None,
 ) -> list[Row]:  # fmt: skip
-    """Time every codec on every sample of its kind, on one core, and return the rows.
+    """Time every codec on every sample of its kind on one core and return the rows; ``on_rows`` gets each codec's.
 
     Raises:
         UserError: settings that cannot be.
@@ -114,7 +114,9 @@ def run_codecs(
             on_case(sample.case)
             for name, codec in codecs.items():
                 if isinstance(sample.payload, codec.takes):
-                    rows += _rows(name, codec, sample, repeats)
+                    made = _rows(name, codec, sample, repeats)
+                    on_rows(made)
+                    rows += made
         return rows
     finally:
         torch.set_num_threads(threads)

@@ -87,6 +87,7 @@ def run_e2e(
     launch: Launch | None = None,
     follow: Callable[[str, int], Follow] = lambda *_: ignore,
     on_trial: Callable[[Trial], None] = lambda *_: None,
+    on_rows: Callable[[list[Row]], None] = lambda *_: None,
 ) -> list[Row]:
     """Run all methods and return their rows; one that fails gives a ``failed`` row and the others go on.
 
@@ -94,6 +95,7 @@ def run_e2e(
         launch: where workers run; the lab by default.
         follow: called with method and repeat, returns who follows that run's messages.
         on_trial: called after each run.
+        on_rows: given the rows, also those of the runs that ended before an interrupt.
     """
     from omnizen.bench.cases import make_case
     from omnizen.lab import parse_rate
@@ -102,20 +104,32 @@ def run_e2e(
     rate_mbit = parse_rate(settings.rate) / 1e6
     start: Launch = launch or InLab(settings.hosts, settings.rate, settings.dilation)
     params = {"batch": settings.batch, "seed": settings.seed, **settings.case_options}
-    trials = []
-    with folder(settings.keep_runs) as base:
-        for repeat in range(settings.repeats):
-            for method in settings.methods:
-                place = base / f"{method}-{repeat}"
-                job = Job(
-                    case=settings.case, case_options=settings.case_options, method=method, batch=settings.batch,
-                    warmup_steps=settings.warmup_steps or WARMUP_STEPS.get(method, OTHER_WARMUP_STEPS),
-                    steps=settings.steps, min_steps=settings.min_steps, budget_s=settings.budget_s,
-                    limit_s=settings.limit_s, seed=settings.seed, out=place / "answers", run_dir=place,
-                )  # fmt: skip
-                trials.append(run_trial(job, start, follow(method, repeat)))
-                on_trial(trials[-1])
-    return e2e_rows(Setting(settings.case, settings.hosts, rate_mbit, case.unit, params), trials)
+    setting = Setting(settings.case, settings.hosts, rate_mbit, case.unit, params)
+    trials: list[Trial] = []
+    rows: list[Row] = []
+    try:
+        with folder(settings.keep_runs) as base:
+            for repeat in range(settings.repeats):
+                for method in settings.methods:
+                    trials.append(
+                        run_trial(
+                            _job(settings, method, base / f"{method}-{repeat}"), start, follow(method, repeat)
+                        )
+                    )
+                    on_trial(trials[-1])
+    finally:
+        rows = e2e_rows(setting, trials)
+        on_rows(rows)
+    return rows
+
+
+def _job(settings: Settings, method: str, place: Path) -> Job:
+    return Job(
+        case=settings.case, case_options=settings.case_options, method=method, batch=settings.batch,
+        warmup_steps=settings.warmup_steps or WARMUP_STEPS.get(method, OTHER_WARMUP_STEPS),
+        steps=settings.steps, min_steps=settings.min_steps, budget_s=settings.budget_s,
+        limit_s=settings.limit_s, seed=settings.seed, out=place / "answers", run_dir=place,
+    )  # fmt: skip
 
 
 def verify(
@@ -125,6 +139,7 @@ def verify(
     launch: Launch | None = None,
     follow: Callable[[str, int], Follow] = lambda *_: ignore,
     on_trial: Callable[[Trial], None] = lambda *_: None,
+    on_rows: Callable[[list[Row]], None] = lambda *_: None,
 ) -> list[Row]:
     """Run each method once for so many steps and compare its losses with one process on the union of the batches.
 
@@ -137,7 +152,8 @@ def verify(
         trials.append(trial)
         on_trial(trial)
 
-    rows = run_e2e(longer, launch=launch, follow=follow, on_trial=ended)
+    rows = run_e2e(longer, launch=launch, follow=follow, on_trial=ended, on_rows=on_rows)
+    compared: list[Row] = []
     expected = single_process_losses(settings, steps)
     for trial in trials:
         if trial.failed:
@@ -145,7 +161,7 @@ def verify(
         off = max_relative(trial.losses[:steps], expected)
         like = next(r for r in rows if r.method == trial.method and r.metric == "loss")
         params = {**like.params, "steps": steps, "within": SAME_LOSS, "same": off <= SAME_LOSS}
-        rows.append(
+        compared.append(
             measured(
                 [off],
                 bench="e2e",
@@ -158,7 +174,8 @@ def verify(
                 params=params,
             )
         )
-    return rows
+    on_rows(compared)
+    return rows + compared
 
 
 def single_process_losses(settings: Settings, steps: int) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -108,7 +108,19 @@ def what_is_wrong(codes: Sequence[int], found: Sequence[WorkerAnswer], last: dic
     bad = next((a for a in found if a.failed), None)
     if bad is not None:
         return f"rank {bad.rank}: {bad.failed}"
+    return who_is_missing(codes, found, last)
+
+
+def who_is_missing(codes: Sequence[int], found: Sequence[WorkerAnswer], last: Mapping[int, str]) -> str:
+    """Name the first worker that did not answer, and its last words; empty when all did.
+
+    Args:
+        codes: exit status of each worker.
+        last: the last line of each worker that printed any.
+    """
     missing = next((r for r in range(len(codes)) if r not in {a.rank for a in found}), None)
     if missing is None:
         return ""
-    return f"rank {missing} ended with status {codes[missing]} and no answer: {last.get(missing, 'no output')}"
+    return (
+        f"rank {missing} ended with status {codes[missing]} and no answer: {last.get(missing, 'no output').strip()}"
+    )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from omnizen.measure.files import write_whole
+
 
 def write_page(title: str, heading: str, parts: Sequence[str], path: Path) -> None:
     """Write the page.
@@ -22,5 +24,4 @@ def write_page(title: str, heading: str, parts: Sequence[str], path: Path) -> No
         f"<script>{get_plotlyjs()}</script></head><body><h1>{escape(heading)}</h1>{''.join(parts)}"
         "</body></html>\n"
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    write_whole(path, page)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from omnizen.bench.errand import WorkerAnswer
+from omnizen.measure.around import lab_facts
 
 METHODS = (
     "ddp",
@@ -110,7 +109,7 @@ class Network(BaseModel):
     @classmethod
     def from_environment(cls) -> Network:
         """Read what the lab, or the demo's software mode, left in the environment."""
-        return cls(**json.loads(os.environ.get("OMNIZEN_LAB", "{}")))
+        return cls(**lab_facts())
 
 
 class Answer(WorkerAnswer):

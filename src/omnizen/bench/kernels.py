@@ -66,20 +66,29 @@ class Settings:
                 raise UserError(f"owners must be at least 1, got {n}")
 
 
-def run_kernels(settings: Settings, on_case: Callable[[str], None] = lambda _: None) -> list[Row]:
+def run_kernels(
+    settings: Settings,
+    on_case: Callable[[str], None] = lambda _: None,
+    on_rows: Callable[[list[Row]], None] = lambda _: None,
+) -> list[Row]:
     """Measure all cases on one core.
 
     Args:
         on_case: told what is begun.
+        on_rows: given the rows of each case.
     """
+    selecting = f"select {settings.density:.2%} of {settings.numel:,} float32"
+    cases = [(f"{selecting}, {kind}", partial(selection, settings, kind)) for kind in settings.data]
+    cases += [
+        (f"divide {settings.rows:,} rows among {n} owners", partial(division, settings, n)) for n in settings.owners
+    ]
     rows: list[Row] = []
     with one_thread():
-        for kind in settings.data:
-            on_case(f"select {settings.density:.2%} of {settings.numel:,} float32, {kind}")
-            rows += selection(settings, kind)
-        for n in settings.owners:
-            on_case(f"divide {settings.rows:,} rows among {n} owners")
-            rows += division(settings, n)
+        for words, measure in cases:
+            on_case(words)
+            made = measure()
+            on_rows(made)
+            rows += made
     return rows
 
 

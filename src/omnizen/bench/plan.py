@@ -97,13 +97,24 @@ def _picked(truth: Truth, plan: Plan) -> tuple[str, float]:
 
 
 def run_plan(
-    cases: int = CASES, *, first: int = 0, most_workers: int = 8, on_case: Callable[[Judged], None] = lambda _: None
+    cases: int = CASES,
+    *,
+    first: int = 0,
+    most_workers: int = 8,
+    on_case: Callable[[Judged], None] = lambda _: None,
+    on_rows: Callable[[list[Row]], None] = lambda _: None,
 ) -> list[Row]:
-    """Judge so many cases; rows of regret by method, and of planning time."""
+    """Judge so many cases; rows of regret by method, and of planning time.
+
+    Args:
+        on_case: told of each case when it was judged.
+        on_rows: given its rows.
+    """
     rows = []
     for number in range(first, first + cases):
         judged = judge(make_case(number, most_workers=most_workers))
         on_case(judged)
+        on_rows(_rows(judged))
         rows += _rows(judged)
     return rows
 

@@ -7,8 +7,9 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,17 @@ def append(path: Path, rows: Iterable[Row]) -> None:
             file.write(json.dumps(asdict(row), allow_nan=False) + "\n")
 
 
+def adding(path: Path | None) -> Callable[[Sequence[Row]], None]:
+    """Return what adds rows to a file as they come, so that an interrupt loses none; None keeps nothing.
+
+    A file that cannot be written is found at once and not after hours.
+    """
+    if path is None:
+        return lambda _: None
+    append(path, [])
+    return partial(append, path)
+
+
 def read(path: Path) -> list[Row]:
     """Read a file of rows.
 
@@ -115,11 +127,17 @@ def read(path: Path) -> list[Row]:
         UserError: a line is not JSON, misses a key or has one too many.
     """
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not a text in UTF-8 (at byte {error.start}), as a file of rows is") from error
+    for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: not JSON ({error})") from None
+        if not isinstance(record, dict):
+            raise UserError(f"{path}, line {number}: not a row, which is a JSON object with {', '.join(KEYS)}")
         for key in record:
             if key not in KEYS:
                 raise UserError(f"{path}, line {number}: unknown key: {nearest(key, KEYS)}")

@@ -78,11 +78,18 @@ def quick(settings: Settings) -> Settings:
     return replace(settings, steps=min(settings.steps, 16), seeds=1, lrs=settings.lrs[:1], repeats=1)
 
 
-def run_survey(task: Task, settings: Settings, *, on_cell: Callable[[str], None] = lambda _: None) -> list[Row]:
+def run_survey(
+    task: Task,
+    settings: Settings,
+    *,
+    on_cell: Callable[[str], None] = lambda _: None,
+    on_rows: Callable[[list[Row]], None] = lambda _: None,
+) -> list[Row]:
     """Train and predict every cell of one task.
 
     Args:
         on_cell: told of each pair of architecture and compression before it begins.
+        on_rows: given the rows of each cell as soon as they are there.
     """
     from omnizen.bench.compressors.measure import gradients, measure_scheme, middle
     from omnizen.bench.compressors.predict import Computing
@@ -99,8 +106,12 @@ def run_survey(task: Task, settings: Settings, *, on_cell: Callable[[str], None]
                 "synchronisation": synchronisation, "architecture": architecture, "compression": compression,
                 "scheme": scheme, "local_steps": every,
             }  # fmt: skip
-            rows += _trained(task, settings, axes)
-            rows += _predicted(task, settings, axes, computing, {"by tensor": tensors, "in buckets": buckets})
+            made = [
+                *_trained(task, settings, axes),
+                *_predicted(task, settings, axes, computing, {"by tensor": tensors, "in buckets": buckets}),
+            ]
+            on_rows(made)
+            rows += made
     return rows
 
 

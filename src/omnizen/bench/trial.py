@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
+from omnizen.bench.errand import who_is_missing
 from omnizen.bench.job import Answer, Job, answers
 from omnizen.bench.launch import Launch, python
 from omnizen.bench.summary import Trial
@@ -67,12 +68,8 @@ def why_failed(codes: list[int], found: list[Answer], tails: dict[int, list[str]
     told = sorted((a for a in found if a.failed), key=lambda a: follows(a.failed))
     if told:
         return f"rank {told[0].rank}: {told[0].failed.splitlines()[0]}"
-    answered = {a.rank for a in found}
-    for rank, code in enumerate(codes):
-        if rank not in answered:
-            last = next((line for line in reversed(tails.get(rank, [])) if line.strip()), "no output")
-            return f"rank {rank} ended with status {code} and no answer: {last.strip()}"
-    return ""
+    said = {rank: [line for line in lines if line.strip()] for rank, lines in tails.items()}
+    return who_is_missing(codes, found, {rank: lines[-1] for rank, lines in said.items() if lines})
 
 
 def follows(reason: str) -> int:

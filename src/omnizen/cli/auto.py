@@ -36,7 +36,7 @@ def auto(
     from rich.console import Console
 
     from omnizen.bench import auto as bench
-    from omnizen.bench.rows import append
+    from omnizen.bench.rows import adding
     from omnizen.bench.tables import show
     from omnizen.cli.lists import dilation_factor, numbers, words
     from omnizen.errors import UserError
@@ -46,12 +46,11 @@ def auto(
         dilation=dilation_factor(dilation), batch=batch, target=target, methods=tuple(words(methods)),
         most_s=seconds, probe_s=probe, search=search, overhead=overhead, seed=seed,
     )  # fmt: skip
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
     console = Console()
-    rows = bench.run_auto(settings, on_line=lambda text: console.print(text, highlight=False, markup=False))
-    if json is not None:
-        append(json, rows)
+    rows = bench.run_auto(
+        settings, on_line=lambda text: console.print(text, highlight=False, markup=False), on_rows=keep
+    )
     found = [bench.table(rows), bench.decisions(rows)]
     show(console, *(each for each in found if each is not None))
     if all(row.metric == "failed" for row in rows):

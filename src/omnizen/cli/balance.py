@@ -34,7 +34,7 @@ def balance(
     from rich.console import Console
 
     from omnizen.bench import balance as bench
-    from omnizen.bench.rows import append
+    from omnizen.bench.rows import adding
     from omnizen.cli.lists import dilation_factor, numbers, words
     from omnizen.errors import UserError
 
@@ -43,12 +43,10 @@ def balance(
         dilation=dilation_factor(dilation), batch=batch, methods=tuple(words(methods)), steps=steps, alone_s=alone,
         seed=seed, pin=pin,
     )  # fmt: skip
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
     console = Console()
     rows = bench.run_balance(settings, on_line=lambda text: console.print(text, highlight=False, markup=False))
-    if json is not None:
-        append(json, rows)
+    keep(rows)
     console.print(bench.table(rows))
     if all(row.metric == "failed" for row in rows):
         raise UserError("nothing finished; the reason is in the table")

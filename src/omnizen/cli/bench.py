@@ -72,7 +72,7 @@ def e2e(
 
     from omnizen.bench import e2e as bench
     from omnizen.bench.follow import Progress
-    from omnizen.bench.rows import append
+    from omnizen.bench.rows import adding
     from omnizen.bench.summary import e2e_table
     from omnizen.bench.tables import show
 
@@ -85,18 +85,16 @@ def e2e(
     )  # fmt: skip
     if quick:
         settings = replace(settings, **bench.quick(settings))
-    if json is not None:
-        append(json, [])  # a file that cannot be written is found now and not after hours
+    keep = adding(json)
     console = Console()
     with Progress(console, total=settings.repeats * len(settings.methods)) as progress:
         if verify:
             rows = bench.verify(
-                settings, steps=100 if steps is None else steps, follow=progress.follow, on_trial=progress.ended
-            )
+                settings, steps=100 if steps is None else steps, follow=progress.follow, on_trial=progress.ended,
+                on_rows=keep,
+            )  # fmt: skip
         else:
-            rows = bench.run_e2e(settings, follow=progress.follow, on_trial=progress.ended)
-    if json is not None:
-        append(json, rows)
+            rows = bench.run_e2e(settings, follow=progress.follow, on_trial=progress.ended, on_rows=keep)
     show(console, e2e_table(rows))
     for row in rows:
         if row.metric == "loss_off_single_process":
@@ -131,7 +129,7 @@ def sync(
     from rich.console import Console
 
     from omnizen.bench import sync as bench
-    from omnizen.bench.rows import append
+    from omnizen.bench.rows import adding
     from omnizen.bench.tables import show
 
     if quick:
@@ -146,13 +144,11 @@ def sync(
     )  # fmt: skip
     if not points:
         raise UserError("there is nothing to reduce: --hosts, --rate, --density and --skew each need a value")
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
     console = Console()
     found = bench.run_sync(
         points, schemes=words(schemes), repeats=repeats, dilation=dilation_factor(dilation), seed=seed,
-        on_group=lambda text: console.print(text, highlight=False),
-        on_rows=(lambda *_: None) if json is None else (lambda rows: append(json, rows)),
+        on_group=lambda text: console.print(text, highlight=False), on_rows=keep,
     )  # fmt: skip
     show(console, *bench.tables(found))
     for line in bench.verdict(found):
@@ -172,18 +168,15 @@ def codecs(
     from rich.console import Console
 
     from omnizen.bench import codecs as bench
-    from omnizen.bench.rows import append
+    from omnizen.bench.rows import adding
     from omnizen.bench.tables import show
 
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
     console = Console()
     found = bench.run_codecs(
         elements=elements, densities=numbers(density, "--density", float), names=words(codecs), repeats=repeats,
-        seed=seed, on_case=lambda text: console.print(text, highlight=False),
+        seed=seed, on_case=lambda text: console.print(text, highlight=False), on_rows=keep,
     )  # fmt: skip
-    if json is not None:
-        append(json, found)
     show(console, *bench.tables(found))
     _end(found, json)
 
@@ -203,7 +196,7 @@ def kernels(
     from rich.console import Console
 
     from omnizen.bench import kernels as bench
-    from omnizen.bench.rows import append
+    from omnizen.bench.rows import adding
     from omnizen.bench.tables import show
 
     share = 10 if quick else 1
@@ -213,12 +206,9 @@ def kernels(
     )  # fmt: skip
     if not settings.data and not settings.owners:
         raise UserError("there is nothing to measure: --data or --owners needs a value")
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
     console = Console()
-    found = bench.run_kernels(settings, on_case=lambda text: console.print(text, highlight=False))
-    if json is not None:
-        append(json, found)
+    found = bench.run_kernels(settings, lambda text: console.print(text, highlight=False), keep)
     show(console, *bench.tables(found))
     for line in bench.verdict(found):
         console.print(line, highlight=False)

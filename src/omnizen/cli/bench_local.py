@@ -39,23 +39,21 @@ def local(
     from rich.console import Console
 
     from omnizen.bench import local as bench
-    from omnizen.bench.rows import append
+    from omnizen.bench.rows import adding
     from omnizen.bench.tables import show
     from omnizen.errors import UserError
 
     speeds = numbers(cpu, "--cpu", float) or [1.0] * (hosts - 1) + [0.125]
     if len(speeds) != hosts:
         raise UserError(f"--cpu needs one speed for each of {hosts} hosts, got {len(speeds)}")
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
     console = Console()
     rows = bench.run_local(
         case=case, cpu=speeds, rate=rate, methods=words(methods),
         seeds=seeds, samples=samples, batch=batch, lr=lr, steps=steps, pool=pool, seconds=seconds, epochs=epochs,
         target=target, on_line=lambda line: console.print(line, highlight=False),
     )  # fmt: skip
-    if json is not None:
-        append(json, rows)
+    keep(rows)
     show(console, bench.table_of(rows))
     for line in bench.verdict(rows):
         console.print(line, highlight=False)
@@ -78,15 +76,13 @@ def shards(
 
     from omnizen.bench import shards as bench
     from omnizen.bench.curves.tasks import load_task
-    from omnizen.bench.rows import append
+    from omnizen.bench.rows import adding
     from omnizen.bench.tables import show
 
     task = load_task("images")
     inputs, targets = task.inputs[:samples].double(), task.targets[:samples]
     parts = bench.split(inputs, targets, ranks, by)
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
     rows = bench.run_shards(parts, 10, case=f"images by {by}", steps=steps)
-    if json is not None:
-        append(json, rows)
+    keep(rows)
     show(Console(), bench.table_of(rows))

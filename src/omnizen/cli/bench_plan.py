@@ -31,11 +31,10 @@ def plan(
     from rich.console import Console
 
     from omnizen.bench import plan as bench
-    from omnizen.bench.rows import append, read
+    from omnizen.bench.rows import adding, read
 
     console = Console(highlight=False, soft_wrap=True)
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
     in_lab = bench.lab_rows(read(lab)) if lab is not None else []
     rows = bench.run_plan(
         min(cases, bench.QUICK_CASES) if quick else cases, first=first, most_workers=4 if quick else 8,
@@ -43,9 +42,9 @@ def plan(
             f"{j.case.name}: {j.regret['plan']:.2%}" + ("" if j.regret["plan"] <= bench.HIGH else
             f" (picked {j.picks['plan']}; best {j.best})"), markup=False
         ),
+        on_rows=keep,
     ) + in_lab  # fmt: skip
-    if json is not None:
-        append(json, rows)
+    keep(in_lab)
     for line in bench.verdict(rows):
         console.print(line)
     if json is not None:

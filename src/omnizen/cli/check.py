@@ -55,6 +55,7 @@ def load(target: str) -> Any:
 
     place, colon, name = target.rpartition(":")
     if not colon:
+        target = catalog.full_name(target)
         if target in catalog.REDUCERS:
             return catalog.reducer(target)
         if target in catalog.CODECS:

@@ -32,6 +32,7 @@ def cite(
 
         show(Console(), *methods())
         return
+    name = catalog.full_name(name)
     rows = {**catalog.REDUCERS, **catalog.CODECS, **catalog.SELECTORS, **catalog.WRAPPERS}
     if name and name not in rows:
         raise UserError(f"method: {nearest(name, rows, listed_by=LISTS_METHODS)}")

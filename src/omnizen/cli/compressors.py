@@ -39,10 +39,11 @@ def compressors(
 
     from omnizen.bench.compressors import run as bench
     from omnizen.bench.compressors.chart import write_chart
-    from omnizen.bench.rows import append
+    from omnizen.bench.rows import adding
     from omnizen.bench.tables import show
     from omnizen.errors import UserError
     from omnizen.lab import parse_rate
+    from omnizen.measure.files import check_apart, check_can_write
     from omnizen.measure.subject import load_subject
 
     rates = words(rate) or list(bench.RATES)
@@ -54,16 +55,19 @@ def compressors(
     bench.check_schemes(settings.schemes)
     if model is not None and tried:
         raise UserError("--verify trains one of the cases; leave --model out")
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
+    if html is not None:
+        check_can_write(html)
+        check_apart(html, *([json] if json is not None else []))
     subject = load_subject(model) if model else bench.case_subject(case, hosts, batch)
     if not chosen:
         everything = bench.all_schemes(any(getattr(m, "sparse", False) for m in subject.model.modules()))
         settings = bench.replace(settings, schemes=tuple(everything))
     console = Console()
-    rows = bench.run_compressors(subject, settings)
+    rows = bench.run_compressors(subject, settings, on_rows=keep)
     if tried:
         found = bench.verify(settings, rows, tried, settings.rates_mbit[0], batch=batch)
+        keep(found)
         rows += found
         for row in found:
             said = (
@@ -71,8 +75,6 @@ def compressors(
                 or f"{row.value:.3f} s measured, {row.params['predicted_step_s']:.3f} predicted"
             )
             console.print(f"{row.method} at {row.rate_mbit:g} Mbit/s: {said}", highlight=False)
-    if json is not None:
-        append(json, rows)
     show(console, bench.table([row for row in rows if row.rate_mbit is None or row.metric == "predicted_step_s"]))
     if html is not None:
         write_chart(rows, html)

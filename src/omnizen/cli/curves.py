@@ -34,21 +34,23 @@ def curves(
     from omnizen.bench.curves.run import run_curves, verdict
     from omnizen.bench.curves.settings import names
     from omnizen.bench.curves.tasks import load_task
-    from omnizen.bench.rows import Row, append, read
+    from omnizen.bench.rows import Row, adding, read
     from omnizen.errors import UserError
+    from omnizen.measure.files import check_apart, check_can_write
 
     console = Console()
     chosen = names([word.strip() for word in curve.split(",") if word.strip()])
     if draw_only and json is None:
         raise UserError("--draw needs --json FILE, the rows to draw")
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
+    if html is not None:
+        check_can_write(html)
+        check_apart(html, *([json] if json is not None else []))
     rows: list[Row] = []
     for name in [] if draw_only else [word.strip() for word in case.split(",") if word.strip()]:
         for row in run_curves(load_task(name), chosen, steps=steps, tests=tests, seeds=seeds):
             rows.append(row)
-            if json is not None:
-                append(json, [row])
+            keep([row])
             console.print(
                 f"{row.case}: {row.method}: loss {row.value:.3f}, accuracy {row.params['accuracy']:.3f}, step size "
                 f"{row.params['lr']:g}, {row.params['rx_bytes'][-1] / 1e6:.2f} MB",

@@ -20,6 +20,14 @@ def words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
+def some_words(text: str, option: str) -> list[str]:
+    """Part a text at its commas; raises ``UserError`` that names the option where there is nothing between them."""
+    found = words(text)
+    if not found:
+        raise UserError(f"{option} needs at least one name, got {text!r}; leave it out to consider all")
+    return found
+
+
 def numbers(text: str, option: str, kind: Callable[[str], N]) -> list[N]:
     """Part a text at its commas and read numbers; raises ``UserError`` that names the option."""
     try:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from omnizen.measure.facts import Facts
+    from omnizen.train.run import Run
 
 OUT = typer.Option("--out", "-o", help="The file to write.")
 MODEL = typer.Option(
@@ -47,6 +48,7 @@ def measure(
     subject = load_subject(model) if model else None
     run = init(timeout_s=timeout)
     try:
+        _check_out(run, out)
         if subject is not None:
             subject.model.to(run.device)
         facts = measure_job(run.gradients, subject, budget_s=budget)
@@ -55,6 +57,17 @@ def measure(
             _show(facts, path, Console(highlight=False, soft_wrap=True))
     finally:
         run.close()
+
+
+def _check_out(run: Run, out: Path) -> None:
+    """End all ranks before anything is measured, where rank 0 could not write it."""
+    from functools import partial
+
+    from omnizen.measure.files import check_can_write
+    from omnizen.measure.texts import gather_texts
+    from omnizen.train.everyone import on_everyone
+
+    on_everyone(partial(gather_texts, run.control), lambda: check_can_write(out) if run.rank == 0 else None)
 
 
 def _show(facts: Facts, path: Path, console: Console) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from omnizen.cli.lists import numbers, some_words, words
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -53,6 +55,7 @@ def plan(
     from rich.console import Console
 
     from omnizen.measure.facts import Facts
+    from omnizen.measure.files import check_apart
     from omnizen.plan.explain import explain as in_words
     from omnizen.plan.strategies import plan_strategy
 
@@ -61,12 +64,13 @@ def plan(
     if at is not None:
         _at(console, known, at)
         return
+    check_apart(out, facts)
     _check_tables(lazy or [], known)
     made = plan_strategy(
         known,
-        schemes=_words(schemes) if schemes else None,
+        schemes=None if schemes is None else some_words(schemes, "--schemes"),
         lazy=frozenset(lazy or []),
-        compressions=_words(allow),
+        compressions=words(allow),
     )
     path = made.save(out)
     if explain:
@@ -86,20 +90,15 @@ def _check_tables(names: list[str], facts: Facts) -> None:
             raise UserError(f"--lazy: {name} is {kinds[name]}; only tables with row-sparse gradients can be lazy")
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _at(console: Console, facts: Facts, sizes: str) -> None:
     from omnizen.bench.tables import Kind, show, table
     from omnizen.errors import UserError
     from omnizen.plan.at_scale import assumptions, at_scale
     from omnizen.plan.words import duration
 
-    try:
-        counts = [int(word) for word in _words(sizes)]
-    except ValueError:
-        raise UserError(f"--at needs comma-separated numbers of workers, got {sizes!r}") from None
+    counts = numbers(sizes, "--at", int)
+    if not counts:
+        raise UserError(f"--at needs comma-separated numbers of workers, such as 8,64,512, got {sizes!r}")
     columns: dict[str, Kind] = {
         "workers": "number", "strategy": "name", "samples/s": "number", "of the workers'\nown rates": "number",
         "an update\ntakes": "number", "samples\nneeded": "number",

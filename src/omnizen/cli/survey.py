@@ -28,24 +28,21 @@ def survey(
 
     from omnizen.bench import survey as bench
     from omnizen.bench.curves.tasks import load_task
-    from omnizen.bench.rows import append
+    from omnizen.bench.rows import adding
     from omnizen.bench.tables import show
     from omnizen.lab import parse_rate
 
     rates = tuple(parse_rate(word) / 1e6 for word in words(rate))
     settings = bench.Settings(steps=steps, seeds=seeds, rates_mbit=rates)
     settings = bench.quick(settings) if quick else settings
-    if json is not None:
-        append(json, [])
+    keep = adding(json)
     console = Console()
     rows = []
     for name in words(case):
         found = bench.run_survey(
-            load_task(name), settings, on_cell=lambda text: console.print(text, highlight=False)
+            load_task(name), settings, on_cell=lambda text: console.print(text, highlight=False), on_rows=keep
         )
         rows += found
-        if json is not None:
-            append(json, found)
     show(console, bench.table(rows))
     if json is not None:
         console.print(f"{len(rows)} rows were added to {json}")

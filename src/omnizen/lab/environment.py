@@ -28,8 +28,13 @@ class Surroundings:
     dilation: float
     network: str
 
-    def env(self, host: int, link: Link | None) -> dict[str, str]:
-        """Return the variables of one host; ``link`` is its link as shaped, after dilation (None: no limit)."""
+    def env(self, host: int, link: Link | None, cores: float | None = None) -> dict[str, str]:
+        """Return the variables of one host.
+
+        Args:
+            link: as shaped, after dilation; None for no limit.
+            cores: share of a core that it gets; None for no limit. A host does not see its control group itself.
+        """
         up, down = (link.up_bit_per_s / 8, link.down_bit_per_s / 8) if link else (None, None)
         lab = {
             "hosts": self.hosts,
@@ -38,6 +43,7 @@ class Surroundings:
             "down_bytes_per_s": down,
             "dilation": self.dilation,
             "network": self.network,
+            "cores": cores,
         }
         return {
             "RANK": str(host),

@@ -97,7 +97,10 @@ def load_rates(path: Path | str) -> dict[int, Link]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"rates file {path} cannot be read: {error}") from error
     try:
-        return _from_toml(text) if path.suffix == ".toml" else _from_text(text)
+        links = _from_toml(text) if path.suffix == ".toml" else _from_text(text)
+        if not links:
+            raise UserError("it names no host; write for example '3 10mbit', or leave the file out")
+        return links
     except UserError as error:
         raise UserError(f"rates file {path}: {error}") from error
 
@@ -105,7 +108,7 @@ def load_rates(path: Path | str) -> dict[int, Link]:
 def _from_toml(text: str) -> dict[int, Link]:
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(str(error)) from error
     _refuse_unknown(content, ("hosts",), "key")
     hosts = content.get("hosts", {})
@@ -114,6 +117,8 @@ def _from_toml(text: str) -> dict[int, Link]:
     links: dict[int, Link] = {}
     for name, table in hosts.items():
         host = _host(name)
+        if host in links:
+            raise UserError(f"host {host} is named twice")
         if not isinstance(table, dict):
             raise UserError(f"[hosts.{name}] must be a table with 'rate', or 'up' and 'down'")
         _refuse_unknown(table, ("rate", "up", "down"), f"key in [hosts.{name}]")

@@ -104,7 +104,7 @@ class Lab:
             dilation=self.factor,
             network=NETWORK,
         )
-        return around.env(host, self._links[host])
+        return around.env(host, self._links[host], self._shares[host] if self._shares else None)
 
     def run(
         self,

@@ -18,6 +18,7 @@ from omnizen.codecs.values.exponent_pack import exponent_pack
 from omnizen.codecs.values.qsgd import qsgd
 from omnizen.kernels.bits import pack_bits, unpack_bits
 from omnizen.kernels.merge import merge
+from omnizen.measure.around import lab_facts
 from omnizen.measure.facts import DeviceFacts
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Codec, Comm
@@ -89,9 +90,10 @@ def measure_devices(comm: Comm, *, repeats: int = 5) -> list[DeviceFacts]:
 
 
 def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the cores that this process may use: its affinity, or a cgroup's quota where that is less."""
+    """Return the cores that this process may use: its affinity, or a cgroup's or lab's quota where that is less."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return min([float(allowed), *_quotas(cgroup)])
+    in_lab = lab_facts().get("cores")  # network namespaces hide control groups
+    return min([float(allowed), *_quotas(cgroup), *([float(in_lab)] if in_lab else [])])
 
 
 def _quotas(cgroup: Path) -> list[float]:

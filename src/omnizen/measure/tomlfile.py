@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import reprlib
 import tomllib
 from pathlib import Path
@@ -14,6 +13,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from omnizen.errors import UserError, nearest
+from omnizen.measure.files import write_whole
 
 
 class Record(BaseModel):
@@ -36,26 +36,12 @@ class TomlFile(Record):
     """A record that is a whole file."""
 
     def save(self, path: str | Path) -> Path:
-        """Write the file; readers see the old file or the new one, never a part.
-
-        Args:
-            path: where to write; missing folders are made.
+        """Write the file; see ``write_whole``.
 
         Raises:
             UserError: the file cannot be written.
         """
-        path = Path(path)
-        draft = path.with_name(f".{path.name or 'draft'}.{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                draft.write_text(self.to_toml(), encoding="utf-8")
-                draft.replace(path)
-            finally:
-                draft.unlink(missing_ok=True)
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}") from error
-        return path
+        return write_whole(path, self.to_toml())
 
     def to_toml(self) -> str:
         """Return the file's text: of nested records only what is not as it is by default."""

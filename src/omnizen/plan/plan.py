@@ -21,13 +21,14 @@ DDP_BUCKET_BYTES = 25 * 2**20
 
 
 def check_scheme(scheme: str) -> str:
-    """Return the name of a scheme unchanged: one of the catalogue, or "lazy".
+    """Return the catalogue's name of a scheme, or "lazy".
 
     Raises:
         UserError: when there is no such scheme; names the nearest one.
     """
-    from omnizen.catalog import REDUCERS
+    from omnizen.catalog import REDUCERS, full_name
 
+    scheme = full_name(scheme)
     if scheme not in REDUCERS and scheme != LAZY:
         raise UserError(f"there is no such scheme: {nearest(scheme, [*REDUCERS, LAZY], listed_by=LISTS_METHODS)}")
     return scheme

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from omnizen.errors import UserError
+from omnizen.measure.files import check_apart, check_can_write, write_whole
 from omnizen.report import candidates, more_machines, numbers, planned, sections, words
 from omnizen.report.analysis import predicted, summarise
 from omnizen.report.load import RunData, load_runs
@@ -50,16 +51,14 @@ def write_report(run_dirs: Sequence[str | Path], out: str | Path | None = None) 
 def save_report(runs: Sequence[RunData], out: str | Path | None = None) -> Path:
     """Write the report of runs that were read already; see ``write_report``."""
     path = Path(out) if out is not None else _default_path(runs)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(runs), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"the report cannot be written to {path}: {error.strerror}") from error
+    check_apart(path, *(file for run in runs for file in run.path.glob("*") if file.suffix in (".jsonl", ".toml")))
+    check_can_write(path)
+    write_whole(path, render(runs))
     for run in runs:
         try:
             write_trace(run)
-        except OSError as error:  # the run may be another user's, and the report is there
-            run.problems.append(f"{error.filename or 'trace.json'} cannot be written: {error.strerror}")
+        except UserError as error:  # the run may be another user's, and the report is there
+            run.problems.append(str(error))
     return path
 
 

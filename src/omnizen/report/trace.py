@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from omnizen.measure.files import write_whole
 from omnizen.report.load import RunData
 
 
@@ -56,8 +57,7 @@ def write_trace(run: RunData, path: str | Path | None = None) -> Path | None:
     if not events:
         return None
     target = Path(path) if path is not None else run.path / "trace.json"
-    target.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")))
-    return target
+    return write_whole(target, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")))
 
 
 def _name(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:

@@ -18,8 +18,9 @@ class Buffers:
 
     BatchNorm's running means and variances are averaged, weighted like the gradients (which makes the running mean
     that of the union batch); every other buffer is taken from rank 0, as DistributedDataParallel does.
-    float64 holds the counts exactly. A forward may write into a buffer or put a new tensor in its place; one whose
-    new tensor has another shape than at the start (a cache that grows) is each rank's own from then on.
+    Whole numbers of 8 bytes travel in two halves, which float64 holds exactly. A forward may write into a buffer or
+    put a new tensor in its place; one whose new tensor has another shape than at the start (a cache that grows) is
+    each rank's own from then on.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -30,7 +31,7 @@ class Buffers:
                 places.setdefault(id(buffer), (not averaged, f"{prefix}.{key}", module, key))
         ordered = sorted(places.values(), key=lambda place: place[0])  # the averaged ones first
         self._places = [(module, key) for _, _, module, key in ordered]
-        self.layout = Layout.of([(name, real(module.get_buffer(key)).shape) for _, name, module, key in ordered])
+        self.layout = Layout.of([(name, _shape(module.get_buffer(key))) for _, name, module, key in ordered])
         self._averaged = sum(not place[0] for place in ordered)
         self._seen = self._versions()
         self._late: Tensor | None = None
@@ -40,7 +41,7 @@ class Buffers:
         found: list[Tensor | None] = []
         for (module, key), slot in zip(self._places, self.layout.slots, strict=True):
             buffer = module._buffers.get(key)
-            found.append(buffer if buffer is not None and real(buffer).shape == slot.shape else None)
+            found.append(buffer if buffer is not None and _shape(buffer) == slot.shape else None)
         return found
 
     def _versions(self) -> list[tuple[weakref.ref[Tensor] | None, int]]:
@@ -67,7 +68,7 @@ class Buffers:
         for i, (buffer, slot) in enumerate(zip(self._now(), self.layout.slots, strict=True)):
             weight = share if i < self._averaged else float(first)
             if buffer is not None and weight:
-                self.layout.view(flat, slot).copy_(real(buffer.detach())).mul_(weight)
+                self.layout.view(flat, slot).copy_(_numbers(buffer.detach())).mul_(weight)
                 flat[self.layout.numel + i] = 1.0
         return flat
 
@@ -85,7 +86,32 @@ class Buffers:
             for buffer, slot, ranks in zip(self._now(), self.layout.slots, held, strict=True):
                 if buffer is not None and ranks:
                     value = self.layout.view(self._late, slot)
-                    whole = buffer.is_floating_point() or buffer.is_complex()
-                    real(buffer).copy_(value if whole else value.round())
+                    _write(buffer, value)
             self._late = None
         self._seen = self._versions()
+
+
+LONG = (torch.int64, torch.uint64)
+"""Types with more digits than float64."""
+
+
+def _shape(buffer: Tensor) -> torch.Size:
+    """Return the shape of a buffer's numbers."""
+    return torch.Size((*buffer.shape, 2)) if buffer.dtype in LONG else real(buffer).shape
+
+
+def _numbers(buffer: Tensor) -> Tensor:
+    """Return a buffer's numbers as float64 holds them: complex ones in two parts, long whole ones in two halves."""
+    if buffer.dtype not in LONG:
+        return real(buffer)
+    bits = buffer.view(torch.int64)
+    return torch.stack([bits >> 32, bits & 0xFFFFFFFF], -1)
+
+
+def _write(buffer: Tensor, numbers: Tensor) -> None:
+    if buffer.dtype in LONG:
+        halves = numbers.round().to(torch.int64)
+        buffer.view(torch.int64).copy_((halves[..., 0] << 32) + halves[..., 1])
+    else:
+        fraction = buffer.is_floating_point() or buffer.is_complex()
+        real(buffer).copy_(numbers if fraction else numbers.round())

@@ -32,6 +32,7 @@ from omnizen.errors import Disagreement, UserError
 from omnizen.measure.model import model_digest
 from omnizen.measure.texts import gather_texts
 from omnizen.reducers.state import from_state_dict, state_dict
+from omnizen.train.control import Turn
 from omnizen.train.everyone import on_everyone
 from omnizen.train.start import as_bytes
 
@@ -49,11 +50,15 @@ def save(run: Run, folder: str | Path) -> None:
     """Write a checkpoint (collective); an earlier one of that name is replaced when the new one is complete.
 
     Raises:
-        UserError: on all ranks, when a rank cannot write there, or when the folder holds anything but a checkpoint.
+        UserError: on all ranks, when a rank cannot write there, when the folder holds anything but a checkpoint, or
+            in the middle of gradient accumulation.
+        UnevenInputs: another rank does something else.
     """
     target = Path(folder).resolve()
     if not target.name:
         raise UserError(f"{target} cannot be a checkpoint: give a folder of its own")
+    run.engine.announce(Turn.SAVE)
+    _on_everyone(run, run.engine.check_between_steps)
     run.pulls.flush(state=True)
     run.driver.flush()
     run.driver.check_save()
@@ -144,6 +149,7 @@ def load(run: Run, folder: str | Path) -> None:
             there; says what differs.
     """
     path = Path(folder)
+    run.engine.announce(Turn.LOAD)
     shared, own, found = _on_everyone(run, lambda: _read(run, path))
     digests = run.engine.call(lambda: gather_texts(run.control, _digest(shared, found)))
     for rank, digest in enumerate(digests):

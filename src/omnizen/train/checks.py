@@ -17,6 +17,8 @@ from omnizen.train.loader import can_share
 
 VALUES = ("float32", "float16", "bfloat16")
 REDUCTIONS = ("mean", "sum")
+MOST_SECONDS = 1e8
+"""Three years; beyond some more, clocks of the libraries below overflow."""
 TRAINED = (
     torch.float32,
     torch.float64,
@@ -47,6 +49,8 @@ def check_model(model: nn.Module, size: int) -> None:
             raise UserError(
                 f"{name} is on the meta device and has no values; materialise the model before run.prepare()"
             )
+        if size > 1 and (refused := cannot_be_sent(tensor)):
+            raise UserError(f"{name} {refused}")
         if tensor.requires_grad and tensor.dtype not in TRAINED:
             allowed = ", ".join(_short(dtype) for dtype in TRAINED)
             raise UserError(f"{name} is {_short(tensor.dtype)}; gradients of these types are averaged: {allowed}")
@@ -63,6 +67,21 @@ def check_model(model: nn.Module, size: int) -> None:
                 "rank reads, so that the ranks' weights drift apart; set max_norm=None and limit the rows' norms "
                 "after optimizer.step()"
             )
+
+
+def cannot_be_sent(tensor: Tensor) -> str:
+    """Return why a tensor cannot be kept equal on all ranks, and what to do; empty where it can."""
+    if any(kind.__name__ == "DTensor" for kind in type(tensor).__mro__):
+        return "is sharded (a DTensor, of FSDP or tensor parallel); give run.prepare() the model before it is"
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        kind = str(tensor.layout).removeprefix("torch.") if tensor.layout != torch.strided else "quantized"
+        return (
+            f"is {kind}; parameters and buffers are compared and sent as dense tensors: make it dense, or keep a "
+            "constant in a plain attribute of the module"
+        )
+    if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape, strict=True)):
+        return "is expanded, so that its elements share memory and cannot be written to; register its .clone()"
+    return ""
 
 
 def check_optimizers(given: Optimizer | Sequence[Optimizer], model: nn.Module) -> list[Optimizer]:
@@ -139,8 +158,8 @@ def whole_elements(dense_below: Any) -> int:
 
 def check_seconds(timeout_s: float) -> None:
     """Refuse what is no time limit."""
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
-        raise UserError(f"timeout_s: a number of seconds above 0, got {timeout_s!r}")
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MOST_SECONDS:
+        raise UserError(f"timeout_s: a number of seconds above 0 and up to {MOST_SECONDS:g}, got {timeout_s!r}")
 
 
 def loss_number(loss: float | Tensor) -> float:

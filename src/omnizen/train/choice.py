@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from omnizen.catalog import full_name
 from omnizen.errors import UserError
 from omnizen.train.auto import first_routing
 from omnizen.train.checks import whole_elements
-from omnizen.train.router import SHORT, Routing, by_patterns, by_plan, by_scheme
+from omnizen.train.router import Routing, by_patterns, by_plan, by_scheme
 
 if TYPE_CHECKING:
     from omnizen.plan.plan import Plan
@@ -36,7 +37,7 @@ def choose_routing(
     if plan == "auto":  # nothing to plan for one rank
         return "auto", Routing({}), None
     if isinstance(plan, str) and not plan.endswith(".toml"):
-        plan = SHORT.get(plan, plan)
+        plan = full_name(plan)
         return plan, by_scheme(model, plan, values, whole_elements(dense_below)), None
     if isinstance(plan, Mapping):
         said = " ".join(f"{pattern!r}: {scheme!r}," for pattern, scheme in plan.items())

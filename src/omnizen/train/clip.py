@@ -49,8 +49,11 @@ def clip_grad_norm_(
         norms.append(add_up(squares.double()).sqrt().to(squares.device))
     if not values:
         return torch.tensor(0.0)
-    norm = torch.linalg.vector_norm(torch.stack([n.to(values[0].dtype) for n in norms]))
+    exact = torch.promote_types(torch.float32, norms[0].dtype)  # half of it would overflow
+    for norm in norms:
+        exact = torch.promote_types(exact, norm.dtype)
+    norm = torch.linalg.vector_norm(torch.stack([n.to(exact) for n in norms]))
     factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     for value in values:
-        value.mul_(factor.to(value.device, value.dtype))
+        value.mul_(factor.to(value.device))
     return norm

@@ -21,6 +21,9 @@ class Turn(IntEnum):
     ROUND = 3
     FLUSH = 4
     DEAL = 5
+    SAVE = 6
+    LOAD = 7
+    MASK = 8
 
 
 SAYS = {
@@ -30,6 +33,9 @@ SAYS = {
     Turn.ROUND: "ends round {step} of its local steps",
     Turn.FLUSH: "wants the newest weights (run.flush, run.save or run.close) after {step} {counted}",
     Turn.DEAL: "begins to read samples after {step} {counted}",
+    Turn.SAVE: "saves a checkpoint after {step} {counted}",
+    Turn.LOAD: "loads a checkpoint after {step} {counted}",
+    Turn.MASK: "prunes or takes masks after {step} {counted}",
 }
 
 
@@ -99,8 +105,7 @@ def agree(
             groups.setdefault(SAYS[Turn(int(turn))].format(step=int(step), counted=counted), []).append(rank)
         told = "; ".join(f"{_ranks(members)} {what}" for what, members in groups.items())
         raise UnevenInputs(
-            f"rank {rank} cannot go on, the ranks took different numbers of {counted}: {told}. Give each rank as "
-            "many batches as the others, or let run.prepare() share the data out"
+            f"rank {rank} cannot go on, the ranks took different numbers of {counted}: {told}. {_advice(rows)}"
         )
     weights = [r[2] for r in rows]
     total, size = sum(weights), len(weights)
@@ -108,6 +113,13 @@ def agree(
     share = word.weight / mean if mean else 1.0
     factor = share if not summed else (float(size) if word.weight or not total else 0.0)
     return Agreement(factor, share, any(r[3] for r in rows), mean, tuple(tuple(r[4:]) for r in rows))
+
+
+def _advice(rows: list[list[float]]) -> str:
+    meetings = {float(turn) for turn in (Turn.SAVE, Turn.LOAD, Turn.MASK)}
+    if any(turn in meetings for turn, *_ in rows):
+        return "Call run.save, run.load, run.prune and run.use_masks on all ranks, after the same step"
+    return "Give each rank as many batches as the others, or let run.prepare() share the data out"
 
 
 def _ranks(members: list[int]) -> str:

@@ -19,7 +19,7 @@ from omnizen.protocols import Comm, Reducer
 from omnizen.spans import span
 from omnizen.train.checks import check_seconds
 from omnizen.train.ddp_short import ShortGradients
-from omnizen.train.router import SHORT, make_reducer, shortens
+from omnizen.train.router import make_reducer, shortens
 from omnizen.train.rows import like_param, real, rows_of, sparse_grad, sum_dtype
 from omnizen.train.units import dense_value, sparse_value
 from omnizen.train.wire import Wire
@@ -72,7 +72,7 @@ def ddp_hook(
     check_seconds(timeout_s)
     if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
         raise UserError(f"process_group: a torch.distributed group, or None for all ranks; got {process_group!r}")
-    rows, dense = make_reducer(SHORT.get(scheme, scheme), values), make_reducer("dense", values)
+    rows, dense = make_reducer(scheme, values), make_reducer("dense", values)
     short = ShortGradients(rows) if shortens(rows) else None
     if short is not None:
         rows = make_reducer("agsparse", values)

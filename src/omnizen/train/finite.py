@@ -34,17 +34,25 @@ class FiniteWatch:
         Args:
             ranks: ``odd`` of each rank, ``[ranks, slots]``.
         """
-        if step.loss_scale != 1.0:  # a scaled loss overflows now and then; its scaler leaves the step out
-            return
         for place, slot in enumerate(layout.slots):
             where = ranks[:, place].nonzero().view(-1).tolist()
-            if where and slot.name not in self._told:
-                self._told.add(slot.name)
-                of = f"rank {where[0]}" if len(where) == 1 else f"ranks {', '.join(map(str, where))}"
-                self._waiting.append(
-                    f"{slot.name}: the gradient of {of} holds NaN or infinity at step {step.n}; the average of "
-                    "this step holds it too, and no residual or momentum was changed"
-                )
+            if where:
+                self._note(slot.name, where, step, ", and no residual or momentum was changed")
+
+    def look(self, name: str, rows: Tensor, rank: int, step: Step) -> None:
+        """Look at this rank's own rows of a table, whose average will show the others what it holds."""
+        if not bool(torch.isfinite(rows.sum())) and not bool(torch.isfinite(rows).all()):
+            self._note(name, [rank], step, "")
+
+    def _note(self, name: str, where: list[int], step: Step, more: str) -> None:
+        if step.loss_scale != 1.0 or name in self._told:
+            return  # a scaled loss overflows now and then; its scaler leaves the step out
+        self._told.add(name)
+        of = f"rank {where[0]}" if len(where) == 1 else f"ranks {', '.join(map(str, where))}"
+        self._waiting.append(
+            f"{name}: the gradient of {of} holds NaN or infinity at step {step.n}; the average of this step holds "
+            f"it too{more}"
+        )
 
     def tell(self) -> None:
         """Warn of what was noted, in the user's thread."""

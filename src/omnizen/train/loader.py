@@ -224,6 +224,8 @@ class CountingLoader:
         """State of the loader at the batch in hand, where it is read ahead."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # not there yet while unpickling or copying
+            raise AttributeError(name)
         found = getattr(self.inner, name)
         if name == "state_dict" and self._place is not None:
             return lambda: self._place

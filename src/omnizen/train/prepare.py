@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from omnizen.errors import UserError
+from omnizen.measure.around import lab_facts
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Reducer
 from omnizen.strategies.strategy import Strategy
@@ -46,7 +47,7 @@ from omnizen.train.local_loader import LocalLoader
 from omnizen.train.lookout import Lookout
 from omnizen.train.own_time import OwnTime
 from omnizen.train.pulls import Pulls, Reads, check_lazy, check_reads, may_be_lazy
-from omnizen.train.record import StepRecord, lab_facts
+from omnizen.train.record import StepRecord
 from omnizen.train.router import Routing, build, make_reducer
 from omnizen.train.shares import Shares
 from omnizen.train.start import equalise
@@ -221,7 +222,7 @@ def _begin_record(run: Run, model: nn.Module) -> None:
     if run.run_dir is None:
         return
     run_id = gather_texts(run.control, f"{time.time_ns():x}")[0]
-    run._record = record = StepRecord(run.run_dir, run.gradients, lab_facts(), threading.current_thread().name)
+    run._record = record = on_everyone(partial(gather_texts, run.control), partial(_open_record, run, run.run_dir))
     record.begin(run_id, model, run.device, "omnizen")
     assert run.started is not None
     if run.started.names:
@@ -233,6 +234,13 @@ def _begin_record(run: Run, model: nn.Module) -> None:
         )
     run.engine.observers.append(record.round)
     run.pulls.waited = record.waited
+
+
+def _open_record(run: Run, folder: Path) -> StepRecord:
+    try:
+        return StepRecord(folder, run.gradients, lab_facts(), threading.current_thread().name)
+    except OSError as error:
+        raise UserError(f"run_dir: {folder} cannot be written to ({error.strerror or error})") from error
 
 
 def strategy_and_plan(

@@ -15,6 +15,7 @@ from omnizen.reducers.compact import Compact
 from omnizen.reducers.named import Named
 from omnizen.sparse.masks import Masks
 from omnizen.sparse.pruning import best, magnitude_scores
+from omnizen.train.control import Turn
 from omnizen.train.everyone import on_everyone
 from omnizen.train.lazy import LazyTable
 from omnizen.train.units import DenseBucket
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 def prune(run: Run, density: float, scores: Mapping[str, Tensor] | None, scope: str) -> Masks:
     """Average the ranks' scores, keep the best weights and use the masks (collective)."""
+
+    run.engine.announce(Turn.MASK)
 
     def own() -> Mapping[str, Tensor]:
         found = magnitude_scores(run.model) if scores is None else scores
@@ -52,6 +55,8 @@ def use_masks(run: Run, masks: Masks) -> None:
         Disagreement: the ranks' masks differ; on all ranks, naming the first parameter.
         UserError: a mask fits no parameter; on all ranks.
     """
+
+    run.engine.announce(Turn.MASK)
 
     def gather(text: str) -> list[str]:
         return run.engine.call(lambda: gather_texts(run.control, text))

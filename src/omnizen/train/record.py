@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 from omnizen import spans
 from omnizen._version import __version__
 from omnizen.comm.meter import Metered, MeterReading
+from omnizen.errors import NotWrittenWarning, UserError
 from omnizen.events import (
     BalanceEvent,
     EndEvent,
@@ -26,6 +29,7 @@ from omnizen.events import (
     StepEvent,
     events_path,
 )
+from omnizen.measure.tomlfile import TomlFile
 from omnizen.protocols import Comm
 from omnizen.spans import CATEGORIES, Category, Recorder, Span
 from omnizen.train.scalars import ScalarWriter
@@ -70,6 +74,7 @@ class StepRecord:
     def __init__(self, run_dir: Path, comm: Comm, lab: dict[str, Any], thread: str) -> None:
         self._writer = EventWriter(events_path(run_dir, comm.rank))
         self._scalars = ScalarWriter(run_dir / "tb") if comm.rank == 0 else None
+        self._lost = False
         self._comm, self._lab, self._thread = comm, lab, thread
         self._zero_s = self._began_s = time.monotonic()
         self._recorder = Recorder()
@@ -165,6 +170,13 @@ class StepRecord:
         self._began_s, self._steps = now_s, number + 1
         self._rounds, self._waits, self._loss, self._samples = [], [], None, 0
 
+    def keep(self, files: Mapping[str, TomlFile | None]) -> None:
+        """Write files beside the events, those that there are."""
+        for name, file in files.items():
+            if file is not None:
+                with self.unless_full():
+                    file.save(self._writer.path.parent / name)
+
     def trace(self) -> None:
         """Keep the spans of the next steps."""
         self._traced = 0
@@ -187,27 +199,39 @@ class StepRecord:
         self._write(EndEvent(steps=self._steps, seconds=time.monotonic() - self._zero_s))
         self._writer.close()
         if self._scalars is not None:
-            self._scalars.close()
+            with self.unless_full():
+                self._scalars.close()
         spans.listen(self._before)
 
     def _flush(self) -> None:
         if self._pending is not None:
             self._write(self._pending)
-            if self._scalars is not None:
-                self._scalars.observe(self._pending)
+            if self._scalars is not None and not self._lost:
+                with self.unless_full():
+                    self._scalars.observe(self._pending)
             self._pending = None
 
     def _write(self, event: Event) -> None:
-        self._writer.write(event)
+        if not self._lost:
+            with self.unless_full():
+                self._writer.write(event)
+
+    @contextmanager
+    def unless_full(self) -> Iterator[None]:
+        """Warn once where the disk is full or gone: hours of training are worth more than their record."""
+        try:
+            yield
+        except (OSError, UserError) as error:
+            if not self._lost:
+                reason = (isinstance(error, OSError) and error.strerror) or error
+                text = (
+                    f"{self._writer.path.parent} cannot be written to ({reason}): training goes on, "
+                    f"and what this rank writes down ends at step {self._steps}"
+                )
+                warnings.warn(text, NotWrittenWarning, stacklevel=2)
+            self._lost = True
 
 
 def read_meter(comm: Comm) -> MeterReading:
     """Return what a metered comm has sent and received so far; zeros where nobody counts (tests, one rank)."""
     return comm.reading() if isinstance(comm, Metered) else MeterReading()
-
-
-def lab_facts() -> dict[str, Any]:
-    """Return what the lab says about the network that this process runs in."""
-    import json
-
-    return dict(json.loads(os.environ.get("OMNIZEN_LAB", "{}")))

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 BUCKET_BYTES = 4 * 2**20
 """Size from which a dense bucket is closed where no plan says otherwise; small, to start before backward ends."""
-
-
-SHORT = {"zen": "zen-coo"}
-"""Other names of schemes."""
 DENSE_BELOW = 1000
 """Elements below which a lossy scheme leaves a parameter whole: one message carries many such."""
 
@@ -128,6 +124,7 @@ def make_reducer(scheme: str, values: str) -> Reducer:
     from omnizen import catalog
 
     made = catalog.reducer(scheme)  # refuses an unknown name
+    scheme = catalog.full_name(scheme)
     row = catalog.REDUCERS.get(scheme)
     as_they_are = scheme == "dense" or row is None or row.lossy or Sparse not in made.takes
     return made if as_they_are else catalog.reducer(scheme, values=values)

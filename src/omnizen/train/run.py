@@ -350,11 +350,9 @@ class Run:
             self._record.note(self.engine.step, text)
 
     def _announce_plan(self) -> None:
-        if self.run_dir is not None and self.rank == 0:
-            for name, file in (("facts.toml", self.facts), ("plan.toml", self.plan)):
-                if file is not None:
-                    file.save(self.run_dir / name)
         if self._record is not None:
+            if self.rank == 0:
+                self._record.keep({"facts.toml": self.facts, "plan.toml": self.plan})
             self._record.trace()
             if self.plan is not None:
                 self._record.plan(self.engine.step, "plan.toml")

@@ -162,6 +162,14 @@ class Engine:
         """Whether gradients piled up under ``no_sync`` since the last other backward pass."""
         return self._guard.piled_up
 
+    def check_between_steps(self) -> None:
+        """Refuse to save while gradients of part of a step are there: a checkpoint does not hold them."""
+        if self.piled_up and any(p.grad is not None and holds_any(p.grad) for _, p in self._params):
+            raise UserError(
+                "run.save() in the middle of gradient accumulation would lose the gradients that piled up under "
+                "run.no_sync(); save after optimizer.step(), or zero them"
+            )
+
     def stepped(self) -> None:
         """Count one optimizer step."""
         self.step += 1

@@ -185,6 +185,7 @@ class RowTable:
         self.name, self.params, self.reducer, self.sparse = name, [param], reducer, sparse
         self.scheme, self.exact, self.patient = reducer, reducer.exact, patient
         self.state = reducer.init(no_rows(param))
+        self.watch = FiniteWatch()
         self._late: Tensor | None = None
 
     def reduce(self, comm: Comm, factor: float, step: Step) -> Rest:
@@ -195,6 +196,8 @@ class RowTable:
             rows = no_rows(param) if grad is None or factor == 0.0 else rows_of(grad)
             if factor not in (0.0, 1.0):
                 rows = Sparse(rows.indices, rows.values * factor, rows.num_rows)
+        if not self.exact:
+            self.watch.look(self.name, rows.values, comm.rank, step)
         pending = self.reducer.start(rows, self.state, comm, step.named(self.name))
         return partial(self._put_back, pending, grad, factor, comm)
 
@@ -222,7 +225,8 @@ class RowTable:
                 grad.index_copy_(0, value.indices, values)
 
     def finish(self) -> None:
-        """Give the parameter its new gradient where it was sparse or missing."""
+        """Give the parameter its new gradient where it was sparse or missing, and say what was not finite."""
+        self.watch.tell()
         if self._late is not None:
             self.params[0].grad, self._late = self._late, None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from omnizen.errors import UserError
+from omnizen.measure.files import write_whole
 from omnizen.plan.tuner.actions import Done, Probe, Result, Train
 from omnizen.plan.tuner.tuner import Tuner
 
@@ -67,7 +68,5 @@ class Carrier(Generic[S]):
         self.tuner.tell(result)
         self._ends = {number: state for number, state in self._ends.items() if number in self.tuner.kept}
         if self._save is not None:
-            part = self._save.with_suffix(".part")
-            part.write_text(self.tuner.to_json(), encoding="utf-8")
-            part.replace(self._save)
+            write_whole(self._save, self.tuner.to_json())
         return result
