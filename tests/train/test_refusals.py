@@ -55,7 +55,6 @@ def with_buffer(tensor: torch.Tensor) -> nn.Module:
     return model
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CS:UserWarning", "ignore:.*quantize:UserWarning")
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -65,8 +64,6 @@ def with_buffer(tensor: torch.Tensor) -> nn.Module:
         (nn.ModuleDict({"t": nn.Embedding(3, 2, max_norm=1.0)}), "t has max_norm, with which"),
         (HasDdp(), "inner is a DistributedDataParallel"),
         (with_buffer(torch.eye(2).to_sparse()), "kept is sparse_coo; parameters and buffers are compared and sent"),
-        (with_buffer(torch.eye(2).to_sparse_csc()), "kept is sparse_csc; parameters and buffers"),
-        (with_buffer(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)), "kept is quantized"),
         (with_buffer(torch.ones(1).expand(3)), "kept is expanded, so that its elements share memory"),
         ([nn.Linear(2, 2)], "takes a torch.nn.Module, got list"),
     ],

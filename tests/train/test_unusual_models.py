@@ -189,13 +189,13 @@ def test_whole_numbers_keep_all_their_digits() -> None:
 
 def test_half_precision_is_clipped_by_a_norm_that_does_not_overflow() -> None:
     """The norm was once a float16, so infinite here, and all gradients became zero."""
-    table = nn.ParameterDict({"half": nn.Parameter(torch.ones(70_000, dtype=torch.float16))})
+    table = nn.ParameterDict({"low": nn.Parameter(torch.ones(70_000, dtype=torch.float16))})
 
     def body(run: Run):
         mine = copy.deepcopy(table)
         run.prepare(mine, sgd(mine), plan="dense")
-        (mine["half"].float() * 300).sum().backward()
-        return float(run.clip_grad_norm_(1000.0)), float(mine["half"].grad[0])
+        (mine["low"].float() * 300).sum().backward()
+        return float(run.clip_grad_norm_(1000.0)), float(mine["low"].grad[0])
 
     norm = 300 * 70_000**0.5
     for found, grad in on_ranks(2, body):
