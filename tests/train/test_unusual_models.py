@@ -199,7 +199,7 @@ def test_half_precision_is_clipped_by_a_norm_that_does_not_overflow() -> None:
 
     norm = 300 * 70_000**0.5
     for found, grad in on_ranks(2, body):
-        assert found == pytest.approx(norm, rel=1e-5)
+        assert found == pytest.approx(norm, rel=1e-3)
         assert grad == pytest.approx(300 * 1000 / norm, rel=1e-3)  # half a digit of float16
 
 
