@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from omnizen.bench.auto import Settings, decisions, points, run_auto, table
-from omnizen.bench.auto_worker import AutoAnswer, merged
+from omnizen.bench.auto_worker import AutoAnswer
 from omnizen.errors import UserError
-from omnizen.plan.layouts import by_speed
 
 
 def pretended(answer):
@@ -58,13 +57,6 @@ def test_a_worker_that_is_gone_is_named():
     (row,) = run_auto(Settings(hosts=2, methods=("auto",)), launch=start)
     assert row.metric == "failed"
     assert row.params["reason"] == "rank 1 ended with status 137 and no answer: Killed"
-
-
-def test_losses_of_groups_come_in_order_of_time_weighted_by_samples():
-    layout = by_speed([3.0, 1.0, 1.0], 2, 8)
-    assert layout.groups == ((0,), (1, 2))
-    taken = [[(1.0, 4.0), (2.0, 3.0)], [(1.5, 2.0), (9.0, 1.0)], [(1.4, 4.0)]]
-    assert merged(taken, layout) == [(1.0, 4.0), (1.5, 3.0), (2.0, 3.0)]
 
 
 @pytest.mark.parametrize(

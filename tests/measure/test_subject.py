@@ -14,6 +14,13 @@ def no_batches(): return nn.Linear(1, 1), 5, len
 def named(): return nn.Linear(1, 1), {"8": [1]}, len
 def no_loss(): return nn.Linear(1, 1), {8: [1]}, None
 def good(): return nn.Linear(1, 1), {8: [1]}, len
+def no_optimizer(): return nn.Linear(1, 1), {8: [1]}, len, 0.1
+def no_loader(): return nn.Linear(1, 1), {8: [1]}, len, len, 5
+def once(): return nn.Linear(1, 1), {8: [1]}, len, None, iter([1])
+def to_train(): return nn.Linear(1, 1), {8: [1]}, len, len, [1]
+def whole():
+    from omnizen.measure.subject import Subject
+    return Subject(*to_train())
 """
 
 
@@ -36,6 +43,9 @@ def here(tmp_path, monkeypatch):
         ("my_subjects:no_batches", r"must return .*got \(Linear, int, builtin_function_or_method\)"),
         ("my_subjects:named", "must return"),
         ("my_subjects:no_loss", "as the third, got NoneType"),
+        ("my_subjects:no_optimizer", "as the fourth, got float"),
+        ("my_subjects:no_loader", "as the fifth .*got int"),
+        ("my_subjects:once", "passed over again.*got list_iterator"),
         ("my_exit:x", "my_exit cannot be imported: SystemExit: 0"),
         ("my_lack:x", "my_lack cannot be imported: ModuleNotFoundError: No module named 'nothing_like_it'"),
         ("my_slip:x", "my_slip cannot be imported: SyntaxError"),
@@ -50,3 +60,10 @@ def test_what_cannot_be_measured_is_explained(here, path, says):
 
 def test_a_good_one_is_taken(here):
     assert list(load_subject("my_subjects:good").batches) == [8]
+
+
+@pytest.mark.parametrize("name", ["to_train", "whole"])
+def test_what_training_needs_may_follow(here, name):
+    subject = load_subject(f"my_subjects:{name}")
+    assert subject.loader == [1]
+    assert subject.optimizer is len

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -20,14 +21,17 @@ from pydantic import Field
 
 from omnizen.bench.errand import Errand, WorkerAnswer, do_errand
 from omnizen.bench.watch import leave
+from omnizen.errors import UserError
 from omnizen.plan.tuner import Carrier, Done, Point, Probe, Result, Settings, Train, Tuner
+from omnizen.train.tuning import Stretch, Trainer, Way
+from omnizen.train.tuning.ending import StoreBoard
+from omnizen.train.tuning.task import Weights
 
 if TYPE_CHECKING:
     from omnizen.bench.cases.case import Case
     from omnizen.measure.facts import Facts
     from omnizen.plan.layouts import Layout
 
-Weights = dict[str, torch.Tensor]
 LINKS_S, SPEED_STEPS = 1.0, 4
 HOPELESS = 1000.0
 """A loss beyond this ends a stretch; so does one that is no number."""
@@ -96,15 +100,15 @@ def work(job: AutoJob, answer: AutoAnswer) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=job.limit_s))
     case = make_case(job.case)
-    trainer = Trainer(case, job, answer)
+    racer = Racer(case, job, answer)
     dist.barrier()
-    trainer.begin()
+    racer.trainer.start_clock()
     if job.fixed is not None:
-        trainer.lay_out()
-        trainer.until_target(Point(*job.fixed))
+        racer.lay_out()
+        racer.until_target(Point(*job.fixed))
     else:
-        tuner = Tuner(trainer.settings())
-        carrier = Carrier(tuner, trainer.train, trainer.first())
+        tuner = Tuner(racer.settings())
+        carrier = Carrier(tuner, racer.train, racer.trainer.first())
         while carrier.step() is not None:
             pass
         answer.notes = [(n.phase, n.kind, n.text) for n in tuner.notes]
@@ -116,37 +120,66 @@ def work(job: AutoJob, answer: AutoAnswer) -> None:
         answer.failed = f"the target was not reached in {answer.clock_s:.0f} s (loss {answer.last_loss})"
 
 
-class Trainer:
-    """Trains one stretch after the other, each in a run of its own from given weights."""
+class CaseTask:
+    """A case's batches, of which a rank's next one is another in each stretch."""
+
+    divisible = True
+
+    def __init__(self, case: Case, job: AutoJob) -> None:
+        self.case, self.job, self.step = case, job, 0
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def make_model(self) -> torch.nn.Module:
+        """Return a new model."""
+        return self.case.make_model(sparse=False, seed=self.job.seed)
+
+    def make_optimizer(self, model: torch.nn.Module, point: Point) -> torch.optim.Optimizer:
+        """Return plain SGD."""
+        return torch.optim.SGD(model.parameters(), lr=point.step, momentum=max(point.momentum, 0.0))
+
+    def batches(self, samples: int) -> Iterator[Any]:
+        """Return batches without end."""
+        seed = self.job.seed + samples
+        while True:
+            self.step += 1
+            yield self.case.batch_at(self.step - 1, rank=self.rank, size=self.size, batch=samples, seed=seed)
+
+    def loss(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        """Return the case's loss."""
+        return self.case.loss(model, batch)
+
+
+class Racer:
+    """Trains one stretch after the other, until the target."""
 
     def __init__(self, case: Case, job: AutoJob, answer: AutoAnswer) -> None:
-        self.case, self.job, self.answer = case, job, answer
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        import omnizen as oz
+        from omnizen.comm.torch_pg import from_default
+
+        self.job, self.answer = job, answer
+        self.task = CaseTask(case, job)
+        self.rank, self.size = self.task.rank, self.task.size
         self.speeds = [1.0] * self.size
-        self.step, self.stretch = 0, 0
-        self.began_s = 0.0
-        self.recent: list[float] = []
-
-    def begin(self) -> None:
-        """Start the clock."""
-        self.began_s = time.monotonic()
-
-    def first(self) -> Weights:
-        """Return the weights to begin with."""
-        model = self.case.make_model(sparse=False, seed=self.job.seed)
-        return {name: value.clone() for name, value in model.state_dict().items()}
+        self.trainer = Trainer(
+            self.task,
+            from_default(job.limit_s, name="auto"),
+            lambda groups: Way(self.layout(groups)),
+            begin=lambda: oz.init(timeout_s=job.limit_s, seed=job.seed),
+            board=StoreBoard(),
+            reducer="dense",
+        )
 
     def lay_out(self) -> None:
         """Measure each rank's speed, all at once."""
         share = max(1, self.job.batch // self.size)
-        model = self.case.make_model(sparse=False, seed=self.job.seed)
+        model = self.task.make_model()
         seconds = []
-        for n in range(SPEED_STEPS):
-            batch = self.case.batch_at(n, rank=self.rank, size=self.size, batch=share, seed=self.job.seed)
+        for batch in islice(self.task.batches(share), SPEED_STEPS):
             start_s = time.monotonic()
-            self.case.loss(model, batch).backward()
+            self.task.loss(model, batch).backward()
             seconds.append(time.monotonic() - start_s)
-        self.speeds = gather(share / median(seconds[1:]))
+        self.task.step = 0
+        self.speeds = self.trainer.gather(share / median(seconds[1:]))
 
     def layout(self, groups: int) -> Layout:
         """Return who works with whom on how much."""
@@ -158,22 +191,20 @@ class Trainer:
 
     def facts(self) -> Facts:
         """Return the facts that seconds between updates are predicted from."""
-        from omnizen.comm.torch_pg import from_default
         from omnizen.measure.device import measure_devices
         from omnizen.measure.facts import Facts, GradientFacts
         from omnizen.measure.links import measure_links
 
         self.lay_out()
-        comm = from_default(self.job.limit_s)
+        comm = self.trainer.comm
         links = measure_links(comm, LINKS_S)
         share = str(max(1, self.job.batch // self.size))
         devices = [
             d.model_copy(update={"samples_per_s": {share: speed}})
             for d, speed in zip(measure_devices(comm), self.speeds, strict=True)
         ]
-        comm.close()
-        model = self.case.make_model(sparse=False, seed=self.job.seed)
-        gradients = [GradientFacts(name=n, kind="dense", shape=tuple(p.shape)) for n, p in model.named_parameters()]
+        parameters = self.task.make_model().named_parameters()
+        gradients = [GradientFacts(name=n, kind="dense", shape=tuple(p.shape)) for n, p in parameters]
         return Facts(torch_version=str(torch.__version__), world_size=self.size, devices=devices, links=links,
                      gradients=gradients)  # fmt: skip
 
@@ -195,9 +226,9 @@ class Trainer:
 
     def until_target(self, point: Point) -> None:
         """Train with one point until the target or the end of the time."""
-        weights = self.first()
+        weights = self.trainer.first()
         while True:
-            left_s = self.job.most_s - max(gather(time.monotonic() - self.began_s))
+            left_s = self.job.most_s - max(self.trainer.gather(self.trainer.clock_s))
             result, weights = self.train(Train(point, max(left_s, 0.0)), weights)
             if result.stop:
                 return
@@ -205,81 +236,44 @@ class Trainer:
     def train(self, action: Probe | Train, start: Weights) -> tuple[Result, Weights]:
         """Train as an action says; the same result on all ranks."""
         training = isinstance(action, Train)
-        model = self.case.make_model(sparse=False, seed=self.job.seed)
-        model.load_state_dict(start)
-        layout = self.layout(action.point.groups)
-        taken, end, staleness, seconds = self._stretch(model, action.point, layout, action.seconds, training)
-        everyone = gather((taken, staleness))
-        updates = merged([each for each, _ in everyone], layout)
-        result = self._result(action, updates, everyone[0][1], max(gather(seconds)), training)
+        stretch = self.trainer.stretch(
+            self.trainer.way(action.point.groups),
+            action.point,
+            action.seconds,
+            start,
+            enough=lambda losses: self._enough(losses, training),
+        )
+        if stretch.error:
+            raise UserError(stretch.error)
+        result = self._result(action, stretch, training)
         self._tell(action, result)
-        return result, end
+        return result, stretch.end
 
-    def _stretch(
-        self, model: torch.nn.Module, point: Point, layout: Layout, seconds: float, training: bool
-    ) -> tuple[list[tuple[float, float]], Weights, dict[int, int], float]:
-        import omnizen as oz
-        from omnizen import strategies
-
-        optimizer: Any = torch.optim.SGD(model.parameters(), lr=point.step, momentum=max(point.momentum, 0.0))
-        groups = layout.groups
-        plan = strategies.groups(groups, "dense") if len(groups) > 1 else strategies.sync("dense")
-        share = layout.samples[self.rank]
-        leads = self.rank == groups[layout.group_of(self.rank)][0]
-        stop = Stop(f"auto/{self.stretch}", layout.group_of(self.rank), leads, len(groups))
-        self.stretch += 1
-        taken: list[tuple[float, float]] = []
-        with oz.init(timeout_s=self.job.limit_s, seed=self.job.seed) as run:
-            model, optimizer, _ = run.prepare(model, optimizer, plan=plan)
-            run.set_hyper(lr=point.step, momentum=point.momentum)
-            start_s = time.monotonic()
-            while not stop.now(len(taken), time.monotonic() - start_s >= seconds or self._enough(taken, training)):
-                batch = self.case.batch_at(
-                    self.step, rank=self.rank, size=self.size, batch=share, seed=self.job.seed + share
-                )
-                self.step += 1
-                run.set_batch_weight(share)
-                loss = self.case.loss(model, batch)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                taken.append((time.monotonic() - self.began_s, float(loss.detach())))
-            took_s = time.monotonic() - start_s
-            staleness = run.staleness() if self.rank == 0 else {}
-            run.flush()
-            end = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        return taken, end, staleness, took_s
-
-    def _enough(self, taken: Sequence[tuple[float, float]], training: bool) -> bool:
+    def _enough(self, losses: Sequence[float], training: bool) -> bool:
         """Return whether this rank's own losses are clearly at the target, or hopeless."""
-        last = [loss for _, loss in taken[-self.job.smooth :]]
-        if not last or not all(v == v and v < HOPELESS for v in last):
-            return bool(last)
+        last = losses[-self.job.smooth :]
+        if not all(v == v and v < HOPELESS for v in last):
+            return True
         return training and len(last) == self.job.smooth and sum(last) / len(last) <= 0.97 * self.job.target
 
-    def _result(
-        self, action: Probe | Train, updates: list[tuple[float, float]], staleness: dict[int, int],
-        seconds: float, training: bool,
-    ) -> Result:  # fmt: skip
-        losses = tuple(loss for _, loss in updates)
+    def _result(self, action: Probe | Train, stretch: Stretch, training: bool) -> Result:
         answer, job = self.answer, self.job
-        answer.clock_s = max(gather(time.monotonic() - self.began_s))
-        answer.updates += len(updates)
+        losses = [u.loss for u in stretch.updates]
+        answer.clock_s = max(self.trainer.gather(self.trainer.clock_s))
+        answer.updates += len(losses)
         answer.last_loss = losses[-1] if losses and losses[-1] == losses[-1] else None
-        lags = max(staleness, default=-1)
-        counts = tuple(staleness.get(lag, 0) for lag in range(lags + 1))
         if training:
             window: list[float] = []
-            for at_s, loss in updates:
-                window = [*window[-job.smooth + 1 :], loss]
+            for update in stretch.updates:
+                window = [*window[-job.smooth + 1 :], update.loss]
                 if len(window) == job.smooth and sum(window) / job.smooth <= job.target:
-                    answer.reached_s = at_s
+                    answer.reached_s = update.at_s
                     break
             answer.point = (action.point.groups, action.point.step, action.point.momentum)
-            answer.staleness = list(counts)
+            answer.staleness = list(stretch.staleness)
         diverged = bool(losses) and not losses[-1] < HOPELESS
         over = answer.reached_s is not None or answer.clock_s >= job.most_s or (diverged and job.fixed is not None)
-        return Result(seconds, len(updates), losses, counts, stop=training and over)
+        return stretch.result(stop=training and over)
 
     def _tell(self, action: Probe | Train, result: Result) -> None:
         groups = str(action.point.groups)
@@ -293,44 +287,6 @@ class Trainer:
                 f"{result.seconds:.1f} s, loss {loss:.4g}",
                 flush=True,
             )
-
-
-class Stop:
-    """When the ranks of a group stop: at a step that its first rank names a step ahead, through the store."""
-
-    def __init__(self, name: str, group: int, leads: bool, groups: int) -> None:
-        self.store = dist.distributed_c10d._get_default_store()
-        self.name, self.group, self.leads, self.groups = name, group, leads, groups
-        self.at: int | None = None
-
-    def now(self, step: int, wants: bool) -> bool:
-        """Return whether this step is not to be taken."""
-        key = f"{self.name}/{self.group}"
-        if self.at is None and self.leads and (wants or self.store.check([f"{self.name}/all"])):
-            self.at = step + 1
-            self.store.set(key, str(self.at))
-            self.store.set(f"{self.name}/all", "1")
-        elif self.at is None and not self.leads and self.store.check([key]):
-            self.at = int(self.store.get(key))
-        return self.at is not None and step >= self.at
-
-
-def merged(taken: Sequence[Sequence[tuple[float, float]]], layout: Layout) -> list[tuple[float, float]]:
-    """Return (seconds, loss) of all groups' updates in order; a group's loss is the mean over its samples."""
-    updates = []
-    for group in layout.groups:
-        total = sum(layout.samples[r] for r in group)
-        for step in range(min(len(taken[r]) for r in group)):
-            loss = sum(taken[r][step][1] * layout.samples[r] for r in group) / total
-            updates.append((max(taken[r][step][0] for r in group), loss))
-    return sorted(updates)
-
-
-def gather(value: Any) -> list[Any]:
-    """Return every rank's value on every rank."""
-    out: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(out, value)
-    return out
 
 
 if __name__ == "__main__":

@@ -229,6 +229,7 @@ class PriceFacts(Record):
         low: 20th percentile.
         high: 80th percentile.
         momentum: at which it was measured; None when the user's own was kept.
+        lr: step size at which it was measured; None likewise.
         probes: runs behind it.
     """
 
@@ -240,6 +241,7 @@ class PriceFacts(Record):
     low: PositiveFloat
     high: PositiveFloat
     momentum: float | None = Field(default=None, gt=-1, lt=1)
+    lr: PositiveFloat | None = None
     probes: PositiveInt = 1
 
     @property

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from omnizen.errors import UserError, nearest, of_user_code
 
@@ -23,11 +24,16 @@ class Subject:
         batches: real batches of this rank by batch size; the largest size is the one to train with, and its
             batches are also the steps of which gradients are looked at.
         loss: the loss of a model on a batch, a scalar.
+        optimizer: makes the optimizer of a model; only training asks for it.
+        loader: what to train on, a DataLoader or any iterable of batches that can be passed over again; only
+            training asks for it.
     """
 
     model: nn.Module
     batches: Mapping[int, Sequence[Any]]
     loss: Callable[[nn.Module, Any], Tensor]
+    optimizer: Callable[[nn.Module], Optimizer] | None = None
+    loader: Iterable[Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.batches or not all(size >= 1 and batches for size, batches in self.batches.items()):
@@ -68,15 +74,28 @@ def load_subject(path: str) -> Subject:
         made = found()
     except (Exception, SystemExit) as error:
         raise UserError(f"{path} failed: {of_user_code(error)}") from error
-    if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], nn.Module) and _batches(made[1])):
+    if isinstance(made, Subject):
+        return made
+    parts = made if isinstance(made, tuple) and 3 <= len(made) <= 5 else ()
+    if not parts or not isinstance(parts[0], nn.Module) or not _batches(parts[1]):
         names = [type(part).__name__ for part in (made if isinstance(made, tuple) else (made,))]
         got = f"({', '.join(names)})" if isinstance(made, tuple) else names[0]
         raise UserError(
-            f"{path} must return (model, {{batch size: [batch, ...]}}, loss), a list for each size; got {got}"
+            f"{path} must return (model, {{batch size: [batch, ...]}}, loss), a list for each size, and to train "
+            f"also optimizer(model) and a loader; got {got}"
         )
-    if not callable(made[2]):
-        raise UserError(f"{path} must return a loss(model, batch) as the third, got {type(made[2]).__name__}")
-    return Subject(*made)
+    if not callable(parts[2]):
+        raise UserError(f"{path} must return a loss(model, batch) as the third, got {type(parts[2]).__name__}")
+    if parts[3:] and parts[3] is not None and not callable(parts[3]):
+        raise UserError(
+            f"{path} must return a function optimizer(model) as the fourth, got {type(parts[3]).__name__}"
+        )
+    if parts[4:] and (not isinstance(parts[4], Iterable) or isinstance(parts[4], Iterator)):
+        raise UserError(
+            f"{path} must return a loader as the fifth that can be passed over again, such as a DataLoader, got "
+            f"{type(parts[4]).__name__}"
+        )
+    return Subject(*parts)
 
 
 def _batches(given: object) -> bool:

@@ -109,6 +109,7 @@ class Execution(Record):
         local_steps: of each rank between two averages; empty unless strategy is "local".
         compression: catalogue name of what loses something; empty when nothing is lost.
         momentum: at which its price was measured; None keeps the user's.
+        lr: step size at which that was; None where nothing was tuned. Training keeps the user's, and says so.
         update_s: seconds between two updates of the model.
         samples_per_s: of all ranks together.
         price: samples to the same loss over those of plain synchronous training; None when it was not measured.
@@ -125,6 +126,7 @@ class Execution(Record):
     local_steps: list[PositiveInt] = Field(default_factory=list)
     compression: str = ""
     momentum: float | None = None
+    lr: Annotated[float, Field(gt=0)] | None = None
     update_s: Amount
     samples_per_s: Amount
     price: Amount | None = None

@@ -214,6 +214,7 @@ def _execution(weighed: Weighed, reason: str) -> Execution:
         local_steps=list(c.local_steps),
         compression=c.compression,
         momentum=c.price.momentum if c.price else None,
+        lr=c.price.lr if c.price else None,
         update_s=c.update_s,
         samples_per_s=c.samples_per_s,
         price=c.price.samples if c.price else None,

@@ -80,6 +80,11 @@ def set_course(
         remarks.append(_yours(samples))
     if chosen.momentum is not None and (yours := momentum_of(optimizers)) != [chosen.momentum]:
         remarks.append(f"momentum was {', '.join(f'{each:g}' for each in yours)}")
+    yours = sorted({float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups})
+    if chosen.lr is not None and yours != [chosen.lr]:
+        remarks.append(
+            f"the plan was tuned with lr {chosen.lr:g}, and {', '.join(f'{lr:g}' for lr in yours)} is kept"
+        )
     return Course(
         strategy=strategy, samples=samples, balance=balance, momentum=chosen.momentum, remarks=tuple(remarks)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -25,6 +25,7 @@ class Carrier(Generic[S]):
         train: trains as an action says from a state; returns how it went and the state at the end. Must not change
             the state that it is given.
         first: the state to begin with.
+        ends: states at the end of kept probes, by number, for a tuner that was restored.
         save: file that is written after each action, for ``Tuner.from_json``; None for none.
 
     Example:
@@ -38,13 +39,19 @@ class Carrier(Generic[S]):
         train: Callable[[Probe | Train, S], tuple[Result, S]],
         first: S,
         *,
+        ends: Mapping[int, S] | None = None,
         save: Path | None = None,
     ) -> None:
         self.tuner = tuner
         self.checkpoint = first
         self._train = train
-        self._ends: dict[int, S] = {}
+        self._ends: dict[int, S] = dict(ends or {})
         self._save = save
+
+    @property
+    def states(self) -> list[S]:
+        """The checkpoint, and states that may still be gone on from."""
+        return [self.checkpoint, *self._ends.values()]
 
     def step(self) -> Result | None:
         """Carry out one action; returns how it went, or None when nothing is left to do.
