@@ -59,3 +59,11 @@ def test_no_sample_is_an_error_and_nan_is_never_written(tmp_path):
     nan = rows.measured([float("nan")], **PLACE, metric="loss", unit="nats", params={})
     with pytest.raises(ValueError, match="JSON"):
         rows.append(tmp_path / "rows.jsonl", [nan])
+
+
+def test_a_file_that_cannot_take_rows_is_found_at_once(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="file is a file, not a folder"):
+        rows.adding(tmp_path / "file" / "rows.jsonl")
+    with pytest.raises(UserError, match="it is a folder"):
+        rows.adding(tmp_path)

@@ -97,3 +97,9 @@ def test_refuses():
         Masks({"1.weight": torch.ones(1, dtype=torch.bool)}).zero(net())
     with pytest.raises(UserError, match="must be a bool tensor"):
         Masks({"w": torch.ones(1)})
+
+
+@pytest.mark.parametrize("density", ["x", None, True, float("nan"), 0, 1.5])
+def test_what_is_no_density(density):
+    with pytest.raises(UserError, match=r"density is the fraction of weights to keep, in \(0, 1\], got"):
+        best({"w": torch.ones(2, 2)}, density)

@@ -253,3 +253,24 @@ def test_what_all_ranks_must_do_and_one_does(tmp_path: Path, call, says: str) ->
         run.close()
 
     run_ranks(2, work)
+
+
+def test_what_a_scheme_keeps_is_not_forgotten_under_another(tmp_path: Path) -> None:
+    """Residuals and momentum of the saved run were once dropped, or given to a scheme that means another thing."""
+    large = nn.Linear(40, 40)
+
+    def prepared(run: Run, plan: str) -> nn.Module:
+        mine = copy.deepcopy(large)
+        run.prepare(mine, sgd(mine), plan=plan)
+        return mine
+
+    def load(plan: str) -> None:
+        on_ranks(2, lambda run: (prepared(run, plan), run.load(tmp_path / plan_saved)))
+
+    for plan_saved in ("topk", "dgc", "dense"):
+        on_ranks(2, lambda run, plan=plan_saved: (prepared(run, plan), run.save(tmp_path / plan)))
+    for plan_saved, other in (("topk", "dense"), ("topk", "dgc"), ("dgc", "topk")):
+        with pytest.raises(UserError, match="kept of weight between steps.*resume with the plan"):
+            load(other)
+    for plan_saved, other in (("topk", "topk"), ("dense", "topk"), ("dense", "def-random-block")):
+        load(other)

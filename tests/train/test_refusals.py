@@ -326,3 +326,44 @@ def test_ranks_that_nobody_meets_say_so(monkeypatch) -> None:
         monkeypatch.setenv(name, text)
     with pytest.raises(UserError, match=rf"rank 1 could not meet the other 1 of 2 ranks at 127.0.0.1, port {port}"):
         init(timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (
+            lambda m, rank: torch.optim.SGD(m.parameters(), lr=0.1 * (1 + rank)),
+            "lr=0.1.*on rank 0.*lr=0.2.*on rank 1",
+        ),
+        (lambda m, rank: (torch.optim.SGD, torch.optim.Adam)[rank](m.parameters()), "SGD, group 0.*Adam, group 0"),
+        (lambda m, rank: torch.optim.SGD(list(m.parameters())[rank:]), "4 parameters from 0.weight.*3 parameters"),
+        (lambda m, rank: [torch.optim.SGD(m.parameters())] * (1 + rank), "'optimizers: 1 groups'.*2 groups"),
+    ],
+)
+def test_optimizers_that_differ(make, says) -> None:
+    """Equal gradients do not keep ranks equal whose optimizers take other steps; nothing told of it once."""
+
+    def prepare(run: Run) -> None:
+        model = copy.deepcopy(MODEL)
+        run.prepare(model, make(model, run.rank), plan="dense")
+
+    on_all_ranks(prepare, says, Disagreement)
+
+
+def test_optimizers_that_differ_as_devices_do() -> None:
+    def prepare(run: Run) -> None:
+        model = copy.deepcopy(MODEL)
+        run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, foreach=bool(run.rank)), plan="dense")
+
+    on_ranks(2, prepare)
+
+
+@pytest.mark.parametrize(
+    ("wish", "other"), [("dense_below", 5), ("scaler", torch.amp.GradScaler("cpu", enabled=False))]
+)
+def test_wishes_that_differ(wish, other) -> None:
+    def prepare(run: Run) -> None:
+        model = copy.deepcopy(MODEL)
+        run.prepare(model, sgd(model), plan="topk", **({wish: other} if run.rank else {}))
+
+    on_all_ranks(prepare, f"the ranks' settings differ: '{wish}: ", Disagreement)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from omnizen.errors import UserError, nearest
+from omnizen.measure.files import check_can_write
 
 PACKAGES = ("omnizen", "torch", "numba", "numpy", "torchft")
 
@@ -116,6 +117,7 @@ def adding(path: Path | None) -> Callable[[Sequence[Row]], None]:
     """
     if path is None:
         return lambda _: None
+    check_can_write(path)
     append(path, [])
     return partial(append, path)
 

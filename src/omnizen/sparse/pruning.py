@@ -75,7 +75,8 @@ def best(scores: Mapping[str, Tensor], density: float, scope: str = "global") ->
         >>> best({"w": torch.tensor([[3.0, 1.0, 2.0, 0.0]])}, 0.5).kept["w"].tolist()
         [[True, False, True, False]]
     """
-    if not 0.0 < density <= 1.0:
+    known = isinstance(density, int | float) and not isinstance(density, bool)
+    if not known or not 0.0 < density <= 1.0:
         raise UserError(f"density is the fraction of weights to keep, in (0, 1], got {density!r}")
     if scope not in SCOPES:
         raise UserError(f"scope: {nearest(scope, SCOPES)}")

@@ -15,7 +15,7 @@ import re
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -178,6 +178,8 @@ def _read(run: Run, path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[st
                 f"{path} knows a place in the data, but this run has no loader that can go there; give "
                 "run.prepare() the loader that the saved run had"
             )
+        if not shared["plan"]:
+            _check_memory(own["reducers"], run)
         return shared, own, read_tensors(path / "shared")
 
 
@@ -215,6 +217,22 @@ def _go_on(run: Run, path: Path, shared: dict[str, Any], own: dict[str, Any], fo
         restore_own(run, own)
         run.detached.load_state_dict(own["detached"])
         run.driver.load_state_dict(own["driver"])
+
+
+def _check_memory(saved: Mapping[str, Mapping[str, Any]], run: Run) -> None:
+    """Refuse a checkpoint whose reducers keep between steps what this run's would misread or forget."""
+    now = {unit.name: unit for unit in run.engine.units}
+    for name, kept in saved.items():
+        shapes = {key: list(tensor.shape) for key, tensor in kept["slots"].items()}
+        unit = now.get(name)
+        if not shapes or (unit is not None and shapes == {k: list(t.shape) for k, t in unit.state.slots.items()}):
+            continue
+        reducer = getattr(unit, "reducer", None)
+        held = "nothing of it" if unit is None else f"it by {getattr(reducer, 'name', 'lazy')}"
+        raise UserError(
+            f"the checkpoint holds what its scheme kept of {name} between steps ({', '.join(shapes)}); this run "
+            f"sends {held}, which would lose that: resume with the plan that the saved run had"
+        )
 
 
 def _check(shared: dict[str, Any], run: Run) -> None:

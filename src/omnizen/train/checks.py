@@ -17,6 +17,8 @@ from omnizen.train.loader import can_share
 
 VALUES = ("float32", "float16", "bfloat16")
 REDUCTIONS = ("mean", "sum")
+OF_A_DEVICE = ("params", "param_names", "foreach", "fused", "capturable")
+"""Of an optimizer's group, what is no number, or may fit one rank's device and not another's."""
 MOST_SECONDS = 1e8
 """Three years; beyond some more, clocks of the libraries below overflow."""
 TRAINED = (
@@ -100,6 +102,23 @@ def check_optimizers(given: Optimizer | Sequence[Optimizer], model: nn.Module) -
                     "that run.prepare() gets"
                 )
     return list(several)
+
+
+def describe_optimizers(optimizers: Sequence[Optimizer], model: nn.Module) -> str:
+    """Return what ranks must agree on about their optimizers, a line for each group: gradients alone do not do."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    lines = []
+    for optimizer in optimizers:
+        for place, group in enumerate(optimizer.param_groups):
+            held = [names[id(p)] for p in group["params"]]
+            settings = [f"{name}={_plain(value)}" for name, value in group.items() if name not in OF_A_DEVICE]
+            of = f"{len(held)} parameters from {held[0]} to {held[-1]}" if held else "no parameters"
+            lines.append(f"{type(optimizer).__name__}, group {place} with {of}: {', '.join(settings)}")
+    return "\n".join([f"{len(lines)} groups", *lines])
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def describe_loader(loader: Any) -> str:

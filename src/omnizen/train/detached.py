@@ -93,7 +93,7 @@ class Detached:
         """Take the weights for x and move them to y, as ``state_dict`` says."""
         for unit in self._buckets:
             for slot, param in zip(unit.layout.slots, unit.params, strict=True):
-                self._step_sizes[id(param)] = step_sizes[slot.name]
+                self._step_sizes[id(param)] = step_sizes.get(slot.name, 0.0)  # nothing is owed of what was exact
         self._leave()
 
     def _leave(self) -> None:

@@ -28,6 +28,7 @@ from omnizen.train.checks import (
     check_optimizers,
     compare_settings,
     describe_loader,
+    describe_optimizers,
 )
 from omnizen.train.choice import choose_routing, watches
 from omnizen.train.control import Turn
@@ -175,10 +176,13 @@ def _agree(
             "strategy": strategy,
             "values": wishes.values,
             "reduction": wishes.reduction,
+            "dense_below": wishes.dense_below,
+            "scaler": "none" if wishes.scaler is None else "given",
             "seed": run.seed,
             "reads": "none" if wishes.reads is None else "given",
             "loader": describe_loader(loader),
             "balance": course.balance,
+            "optimizers": describe_optimizers(run.optimizers, model) if synchronous else "each rank's own",
         }
         return "\n".join(f"{name}: {value}" for name, value in lines.items()), Agreed(routing, course, wanted)
 
