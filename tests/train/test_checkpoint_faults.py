@@ -264,13 +264,13 @@ def test_what_a_scheme_keeps_is_not_forgotten_under_another(tmp_path: Path) -> N
         run.prepare(mine, sgd(mine), plan=plan)
         return mine
 
-    def load(plan: str) -> None:
-        on_ranks(2, lambda run: (prepared(run, plan), run.load(tmp_path / plan_saved)))
+    def load(saved: str, plan: str) -> None:
+        on_ranks(2, lambda run: (prepared(run, plan), run.load(tmp_path / saved)))
 
-    for plan_saved in ("topk", "dgc", "dense"):
-        on_ranks(2, lambda run, plan=plan_saved: (prepared(run, plan), run.save(tmp_path / plan)))
-    for plan_saved, other in (("topk", "dense"), ("topk", "dgc"), ("dgc", "topk")):
-        with pytest.raises(UserError, match="kept of weight between steps.*resume with the plan"):
-            load(other)
-    for plan_saved, other in (("topk", "topk"), ("dense", "topk"), ("dense", "def-random-block")):
-        load(other)
+    for plan in ("topk", "dgc", "dense"):
+        on_ranks(2, lambda run, plan=plan: (prepared(run, plan), run.save(tmp_path / plan)))
+    for saved, other in (("topk", "dense"), ("topk", "dgc"), ("dgc", "topk")):
+        with pytest.raises(UserError, match=r"kept of weight between steps.*resume with the plan"):
+            load(saved, other)
+    for saved, other in (("topk", "topk"), ("dense", "topk"), ("dense", "def-random-block")):
+        load(saved, other)
