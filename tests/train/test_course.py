@@ -170,6 +170,37 @@ def test_uneven_samples_of_synchronous_training(caplog) -> None:
         assert_close(found, expected)
 
 
+@pytest.mark.parametrize(
+    "execution",
+    [
+        {"strategy": "groups", "groups": [[0], [1]], "momentum": 0.1},
+        {"strategy": "local", "local_steps": [2, 1]},
+        {"batch_shares": [6, 2]},
+    ],
+)
+def test_goes_on_from_a_checkpoint(tmp_path: Path, execution: Any) -> None:
+    plan = made(**{"batch_shares": [4, 4]} | execution)
+
+    def first(run: Run) -> Any:
+        parts = prepared(run, plan, momentum=0.0)
+        read = train(run, parts, [next(iter(parts[2]))])
+        run.save(tmp_path / "kept")
+        return read, weights(parts[0])
+
+    def second(run: Run) -> Any:
+        parts = prepared(run, plan, momentum=0.0)
+        run.load(tmp_path / "kept")
+        start = weights(parts[0])
+        return train(run, parts), start
+
+    before, after = on_ranks(2, first), on_ranks(2, second)
+    for (_, kept), (_, start) in zip(before, after, strict=True):
+        assert_equal(kept, start)
+    read = Counter(i for batches, _ in [*before, *after] for batch in batches for i in batch)
+    assert set(read) <= set(range(ROWS))
+    assert max(read.values()) == 1
+
+
 def course(plan: Plan | None, **given: Any) -> Course:
     loader = DataLoader(TensorDataset(torch.arange(ROWS)), batch_size=4)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0, momentum=0.9)

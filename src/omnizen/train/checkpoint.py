@@ -210,8 +210,9 @@ def _go_on(run: Run, path: Path, shared: dict[str, Any], own: dict[str, Any], fo
     with _reading(path):
         run.pulls.restart()  # nothing of before is sent any more
         load_shared(run.model, run.optimizers, found, shared)
-        if shared["plan"]:
-            run.follow(Plan.from_toml(shared["plan"], source=f"the plan in {path}"))
+        kept = Plan.from_toml(shared["plan"], source=f"the plan in {path}") if shared["plan"] else None
+        if kept is not None and kept.strategy == "sync":  # other strategies are those of run.prepare()
+            run.follow(kept)
         run.engine.step = shared["step"]
         run.engine.buffers.finish()
         restore_own(run, own)
