@@ -94,7 +94,7 @@ def make_case(number: int, *, most_workers: int = 8) -> Case:
     model = _model(MODELS[number % len(MODELS)], rng)
     workers = f"{size} workers ({speed_kind}), {compute_s:g} s a step ({law})"
     words = f"{model.name}, {workers}, {rate:g} Mbit/s ({links_kind})"
-    return Case(number, model, links, cluster, _prices(size, rng), words)
+    return Case(number, model, links, cluster, draw_prices(size, rng), words)
 
 
 def _unlike(kind: str, size: int, rng: np.random.Generator) -> Floats:
@@ -107,7 +107,7 @@ def _unlike(kind: str, size: int, rng: np.random.Generator) -> Floats:
     return np.ones(size)
 
 
-def _prices(size: int, rng: np.random.Generator) -> tuple[PriceFacts, ...]:
+def draw_prices(size: int, rng: np.random.Generator) -> tuple[PriceFacts, ...]:
     """Draw what groups and local steps cost, in a quarter of the cases nothing measured."""
     by_group, by_steps = float(rng.choice([0.0, 0.02, 0.1])), float(rng.choice([0.01, 0.05, 0.15]))
     if rng.integers(4) == 0:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from omnizen.cli import auto, balance, bench_local, bench_plan, compressors, curves, survey
+from omnizen.cli import auto, balance, bench_local, bench_plan, bench_strategies, compressors, curves, survey
 from omnizen.cli.folders import text_folder
 from omnizen.cli.lists import dilation_factor, numbers, words
 from omnizen.cli.options import JSON, RATE
@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
     compressors.register(bench)
     survey.register(bench)
     bench_plan.register(bench)
+    bench_strategies.register(bench)
     bench.command("kernels")(kernels)
     app.add_typer(bench, name="bench")
 
