@@ -53,7 +53,7 @@ from omnizen.train.router import Routing, build, make_reducer
 from omnizen.train.shares import Shares
 from omnizen.train.start import equalise
 from omnizen.train.sync import Engine, Reduction
-from omnizen.train.voice import plan_in_force
+from omnizen.train.voice import keep_plan, plan_in_force
 from omnizen.train.weighted import check_weighted
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def prepare(
         if batches is None:  # else batch sizes, and with them step times, change on purpose
             run._lookout = Lookout(engine, run.follow, run._note, lazy)
     else:
-        run._announce_plan()
+        keep_plan(run)
         if run.plan is not None and run.rank == 0:
             plan_in_force(run.plan, engine.step, run.run_dir, [*course.remarks, *known.remarks])
         if known.plan is not None and batches is None and isinstance(run.driver, EveryStep):

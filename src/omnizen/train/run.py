@@ -23,6 +23,7 @@ from omnizen.train.clip import clip_grad_norm_
 from omnizen.train.control import Turn
 from omnizen.train.detached import Detached
 from omnizen.train.driver import Driver, EveryStep
+from omnizen.train.groups.setup import regroup
 from omnizen.train.hyper import set_hyper
 from omnizen.train.loader import ShardedLoader
 from omnizen.train.prepare import Wishes, check_first, prepare, strategy_and_plan
@@ -31,7 +32,7 @@ from omnizen.train.record import StepRecord
 from omnizen.train.router import DENSE_BELOW, build, from_plan
 from omnizen.train.start import Started
 from omnizen.train.sync import Engine, Reduction
-from omnizen.train.voice import plan_in_force
+from omnizen.train.voice import keep_plan, plan_in_force
 
 if TYPE_CHECKING:
     from omnizen.measure.facts import Facts
@@ -217,6 +218,15 @@ class Run:
         """
         return self.driver.staleness()
 
+    def regroup(self, into: int | Sequence[Sequence[int]], *, samples: Sequence[int] = ()) -> None:
+        """Train in other compute groups from here on, weights and momentum carried over; called by all ranks.
+
+        Args:
+            into: as ``strategies.groups`` takes it; 1 is everybody, through the servers as before.
+            samples: of each rank in a step, of which the proportion counts; as many on all unless given.
+        """
+        regroup(self, into, samples)
+
     def set_hyper(self, *, lr: float | None = None, momentum: float | None = None) -> None:
         """Set the step size or momentum of all parameter groups from the next step on; called by all ranks.
 
@@ -335,7 +345,7 @@ class Run:
         self.engine.route(build(self.model, from_plan(plan, self._values), comm=self.gradients))
         self.pulls.follow()
         self.facts, self.plan = facts or self.facts, plan
-        self._announce_plan()
+        keep_plan(self)
         if self.rank == 0:
             plan_in_force(plan, self.engine.step, self.run_dir)
         if self._lookout is not None:
@@ -348,14 +358,6 @@ class Run:
     def _note(self, text: str) -> None:
         if self._record is not None:
             self._record.note(self.engine.step, text)
-
-    def _announce_plan(self) -> None:
-        if self._record is not None:
-            if self.rank == 0:
-                self._record.keep({"facts.toml": self.facts, "plan.toml": self.plan})
-            self._record.trace()
-            if self.plan is not None:
-                self._record.plan(self.engine.step, "plan.toml")
 
     def _count(self, samples: int) -> None:
         self._samples += samples

@@ -122,7 +122,7 @@ class Engine:
         self._guard = StepGuard(model)
         self.route(units)
         self._hooks = [p.register_post_accumulate_grad_hook(self._arrived) for _, p in self._params]
-        if reduction == "sum" and not self.alone:  # before anything is added to the sums
+        if reduction == "sum" and not local:  # before anything is added to the sums
             self._hooks += [p.register_hook(self._refuse_second_sum) for _, p in self._params]
 
     def route(self, units: Sequence[Unit]) -> None:
@@ -132,6 +132,11 @@ class Engine:
         for unit in self.units:
             unit.state = before.get((unit.name, unit.scheme), unit.state)
         self._unit_of = {id(p): i for i, unit in enumerate(self.units) for p in unit.params}
+
+    def join(self, gradients: Comm, control: Comm, *, step: int) -> None:
+        """Average with other ranks from the next backward on; all of them are at this step."""
+        self.gradients, self.control, self.step = gradients, control, step
+        self.alone, self.usual_weight = gradients.size == 1, None
 
     @contextmanager
     def paused(self) -> Iterator[None]:

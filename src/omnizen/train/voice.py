@@ -6,10 +6,14 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omnizen.plan.explain import in_brief
 from omnizen.plan.plan import Plan
 from omnizen.plan.strategies import worth_measuring
+
+if TYPE_CHECKING:
+    from omnizen.train.run import Run
 
 LOG = logging.getLogger("omnizen")
 """``logging.getLogger("omnizen").setLevel("WARNING")`` silences it."""
@@ -21,6 +25,16 @@ def say(text: str) -> None:
         LOG.info(text)
     elif not LOG.disabled and LOG.level <= logging.INFO:
         print(f"omnizen: {text}", file=sys.stderr, flush=True)
+
+
+def keep_plan(run: Run) -> None:
+    """Write facts and plan down where a run has a folder, and note that the plan holds from this step on."""
+    if run._record is not None:
+        if run.rank == 0:
+            run._record.keep({"facts.toml": run.facts, "plan.toml": run.plan})
+        run._record.trace()
+        if run.plan is not None:
+            run._record.plan(run.engine.step, "plan.toml")
 
 
 def plan_in_force(plan: Plan, step: int, run_dir: Path | None, remarks: Sequence[str] = ()) -> None:

@@ -41,6 +41,10 @@ class Assembly:
         """Note a sign of life of a rank, and so of its group."""
         self._heard_s[self._members.group_of(rank)] = self._clock()
 
+    def regrouped(self) -> None:
+        """Forget which groups gave signs of life: they are others now."""
+        self._heard_s.clear()
+
     def arrive(self, rank: int, number: int, label: str, brought: Tensor) -> Tensor | None:
         """Come to a meeting, as often as it takes.
 

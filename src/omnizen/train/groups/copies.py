@@ -48,6 +48,12 @@ class Copies:
         """Return the version of a shard's values."""
         return self._copies[shard].version
 
+    def regroup(self, groups: int) -> None:
+        """Forget which contributions of which group are in the values: groups are others now."""
+        with self.lock:
+            for copy in self._copies:
+                copy.applied = (-1,) * groups
+
     def accept(self, shard: int, answer: Answer) -> None:
         """Put what a server answered to the copies."""
         with self.lock:

@@ -26,11 +26,13 @@ from omnizen.protocols import HasMailbox, Mailbox
 from omnizen.train.groups.client import NOTHING, Asked, Client
 from omnizen.train.groups.copies import Copies
 from omnizen.train.groups.layout import cut, first_host
+from omnizen.train.groups.loader import GroupLoader
 from omnizen.train.groups.members import Members
 from omnizen.train.groups.messages import Ask, Message, pack_text, unpack_answer, unpack_text
 from omnizen.train.groups.mirror import cut_state, join_states, settings_text
 from omnizen.train.groups.server import Answer, Owner
 from omnizen.train.groups.service import Layout, Service
+from omnizen.train.groups.setup import comms_inside
 from omnizen.train.groups.slices import Item, gradient_item, pack_items
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class Groups:
         self._box, self._aside = (open_mailbox(run, name) for name in ("servers", "copies"))
         self.members = Members(groups, lambda: self._box.lost() | self._aside.lost())
         self.group = self.members.group_of(run.rank)
+        self._comms = {tuple(map(tuple, groups)): (self._inside, run.engine.control)}
         self._params, owners = owned_params(run.model, run.optimizers)
         shards = cut(self._params, run.size)
         self._layout = Layout(
@@ -200,6 +203,48 @@ class Groups:
         self.client.leaving = self._run._closed
         self.client.meet(f"{label}, end", NOTHING)
         self._tell()
+
+    def regroup(self, groups: Sequence[Sequence[int]], samples: Sequence[int]) -> None:
+        """Train in other groups from now on; the servers keep values, optimizer state and versions.
+
+        Args:
+            samples: of each rank in a step, of which the proportion counts; as many on all when empty.
+
+        Raises:
+            UserError: a rank is lost, or ranks are at places in the data from which they cannot go on together.
+        """
+        self.flush()
+        if lost := sorted(self.members.lost):
+            raise UserError(f"rank {lost[0]} is lost, so groups stay as they are")
+        loader = self._run.loader if isinstance(self._run.loader, GroupLoader) else None
+        place = (0, 0, 0) if loader is None else loader.place()
+        rows = torch.zeros(self._run.size, 4, dtype=torch.float64)
+        rows[self.rank] = torch.tensor([self._run.step, *place], dtype=torch.float64)
+        label = f"run.regroup({[list(group) for group in groups]}, samples={list(samples)})"
+        steps, passes, epochs, read = self.client.meet(label, rows).long().T.tolist()
+        if len(set(zip(passes, epochs, strict=True))) > 1 or min(read) < 0:
+            raise UserError(
+                f"ranks are in different passes over the data ({passes}), or still read what was drawn before a "
+                "checkpoint; call run.regroup() between two passes, or before any group comes to the end of one"
+            )
+        key = tuple(map(tuple, groups))
+        if key not in self._comms:
+            self._comms[key] = comms_inside(self._run, groups)
+        of_groups = [read[group[0]] for group in self.members.groups]
+        self.members.regroup(groups)
+        self.group = self.members.group_of(self.rank)
+        self.service.regroup(len(groups))
+        if loader is not None:
+            loader.regroup(samples, of_groups, epochs[0])
+        self._inside, control = self._comms[key]
+        self._run.engine.join(self._inside, control, step=max(steps))
+        self._mine = share_work(self.members.groups[self.group], len(self._layout.shards), self._run.size)[
+            self.rank
+        ]
+        self._sequence = 0
+        self.client.meet(f"{label}, end", NOTHING)
+        if loader is not None:
+            loader.sampler.hear()
 
     def close(self) -> None:
         """Leave, once all others have heard that the last meeting was complete."""

@@ -29,13 +29,9 @@ class TicketSampler:
     """
 
     def __init__(self, loader: DataLoader[Any], driver: Groups, seed: int, samples: Sequence[int] = ()) -> None:
-        group = driver.members.groups[driver.group]
-        self._driver, self._place = driver, group.index(driver.rank)
         assert loader.batch_size is not None
-        everyone = apportion(loader.batch_size * driver.members.size, samples or (1,) * driver.members.size)
-        self._parts = tuple(everyone[rank] for rank in group)
-        self._wanted = sum(self._parts)
-        self._loader, self._seed = loader, seed
+        self._driver, self._loader, self._seed = driver, loader, seed
+        self._join(samples)
         self._dataset_samples = len(cast(Sized, loader.dataset))
         self.samples = len(self._order_of(0))
         size = driver.members.size
@@ -50,6 +46,15 @@ class TicketSampler:
         """What all groups are known to have read."""
         self.first: list[list[Range]] = []
         """Batches to begin with, that were drawn before a checkpoint and not read."""
+
+    def _join(self, samples: Sequence[int]) -> None:
+        members, batch_size = self._driver.members, self._loader.batch_size
+        assert batch_size is not None
+        group = members.groups[self._driver.group]
+        everyone = apportion(batch_size * members.size, samples or (1,) * members.size)
+        self._place = group.index(self._driver.rank)
+        self._parts = tuple(everyone[rank] for rank in group)
+        self._wanted = sum(self._parts)
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -94,6 +99,28 @@ class TicketSampler:
         self._handed += 1
         return end - begin
 
+    @property
+    def handed(self) -> int:
+        """Batches of the epoch that were handed out; below 0 while some of before a checkpoint are left."""
+        return self._handed
+
+    def regroup(self, samples: Sequence[int], read: list[Range]) -> None:
+        """Draw for another group from now on, in the epoch under way.
+
+        Args:
+            samples: as at the start.
+            read: what all groups have read.
+        """
+        self._join(samples)
+        self.drawn, self.heard = [], read
+        self.sequence = self.done = self._handed = 0
+        self.ahead.clear()
+
+    def hear(self) -> None:
+        """Hear from the host of the order what all groups have read."""
+        found = self._driver.client.ask(Ask.DRAWN, ()).wait().parts[0].tolist()
+        self.heard = [(epoch, begin, end) for epoch, begin, end in found]
+
     def stepped(self) -> None:
         """Note that the group has contributed what it learnt of all batches handed out so far."""
         self.done = self._handed
@@ -115,6 +142,9 @@ class TicketSampler:
         book.restore(epoch, state["free"])
         self.first = [[(at, begin, end) for at, begin, end in ranges] for ranges in state["ahead"]]
         self.drawn, self.heard = [], book.read()
+
+
+_NO_MORE = object()
 
 
 class GroupLoader:
@@ -140,6 +170,7 @@ class GroupLoader:
         driver.service.drawn = lambda: [*self.sampler.drawn, *self.sampler.heard]
         driver.stepped = self.sampler.stepped
         self.epoch, self._resumed, self.batch_size = 0, True, loader.batch_size
+        self._regrouped = False
         self._generator = torch.Generator()
         self.dataset = loader.dataset
         self.inner = inner_loader(loader, self.sampler, self._generator)
@@ -153,12 +184,34 @@ class GroupLoader:
             self.epoch += 1
         sampler = self.sampler
         sampler.begin(self.epoch)
-        self._resumed = False
+        self._resumed = self._regrouped = False
         self._generator.manual_seed(hash_text(f"workers/{self.epoch}/{self._driver.rank}"))
-        for batch in self.inner:
+        batches = iter(self.inner)
+        while (batch := next(batches, _NO_MORE)) is not _NO_MORE:
             self._count(sampler.handed_out())
             yield batch
+            if self._regrouped:  # what workers have read ahead was drawn for another group
+                self._regrouped, batches = False, iter(self.inner)
         self.epoch, self._resumed = self.epoch + 1, True
+
+    def place(self) -> tuple[int, int, int]:
+        """Return the pass under way or next, the last one that was begun, and the batches read in that."""
+        return self.epoch, self.sampler.epoch, self.sampler.handed
+
+    def regroup(self, samples: Sequence[int], read: Sequence[int], epoch: int) -> None:
+        """Go on for other groups, while nobody draws.
+
+        Args:
+            samples: of each rank in a step, of which the proportion counts.
+            read: batches that each old group has handed out in the pass that was begun last.
+            epoch: that one.
+        """
+        book = self._driver.service.book
+        assert book is not None
+        sizes = [len(group) for group in self._driver.members.groups]
+        book.regroup(sizes, epoch, read, over=self.epoch > epoch)
+        self.sampler.regroup(samples, book.read())
+        self._regrouped = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the data, after a meeting and before anybody goes on."""

@@ -19,11 +19,15 @@ class Members:
 
     def __init__(self, groups: Sequence[Sequence[int]], gone: Callable[[], frozenset[int]] = frozenset) -> None:
         self._gone = gone
-        self.groups = [list(group) for group in groups]
+        self.regroup(groups)
         self.size = sum(map(len, self.groups))
-        self._group_of = {rank: number for number, group in enumerate(self.groups) for rank in group}
         self._lost: set[int] = set()
         self._lock = threading.Lock()
+
+    def regroup(self, groups: Sequence[Sequence[int]]) -> None:
+        """Put the same ranks into other groups; between two meetings, while nobody contributes or draws."""
+        self.groups = [list(group) for group in groups]
+        self._group_of = {rank: number for number, group in enumerate(self.groups) for rank in group}
 
     @property
     def lost(self) -> frozenset[int]:

@@ -133,6 +133,12 @@ class ShardServer:
         with self._lock:
             return self._answer(read)
 
+    def regroup(self, groups: int) -> None:
+        """Begin to count the contributions of so many other groups; values and optimizer stay as they are."""
+        with self._lock:
+            self.applied = [-1] * groups
+            self.histogram.clear()
+
     def states(self) -> list[dict[str, Any]]:
         """Return the optimizer's state of each slice."""
         with self._lock:

@@ -96,6 +96,13 @@ class Service:
         mine = [s for s in range(count) if first_host(s, count, self._box.size) == self._box.rank]
         self.servers = {s: self._layout.server(s, self._copies.give(s), states(s)) for s in mine}
 
+    def regroup(self, groups: int) -> None:
+        """Go on for so many other groups; contributions and their staleness are counted anew."""
+        self._copies.regroup(groups)
+        for server in self.servers.values():
+            server.regroup(groups)
+        self.assembly.regrouped()
+
     def staleness(self) -> Counter[int]:
         """Return how stale contributions to this rank's shards were."""
         return sum((server.histogram for server in self.servers.values()), Counter())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +13,7 @@ from omnizen.protocols import Comm, HasMailbox
 from omnizen.strategies.groups import ranks_of
 from omnizen.strategies.strategy import Strategy
 from omnizen.train.groups.mirror import check_elementwise
+from omnizen.train.groups.tickets import check_sizes
 
 if TYPE_CHECKING:
     from omnizen.train.run import Run
@@ -45,6 +46,34 @@ def inside_groups(run: Run, strategy: Strategy) -> tuple[Comm, Comm]:
     groups = ranks_of(strategy.groups, run.size)
     if len(groups) == 1:
         return run.gradients, run.control
+    return comms_inside(run, groups)
+
+
+def regroup(run: Run, into: int | Sequence[Sequence[int]], samples: Sequence[int]) -> None:
+    """Change a run's groups (collective).
+
+    Raises:
+        UserError: it does not train in groups, or cannot train in these.
+    """
+    from omnizen.train.groups.driver import Groups
+
+    if not isinstance(run.driver, Groups):
+        raise UserError(
+            "run.regroup() changes compute groups, and this run has none; begin with plan=oz.strategies.groups(...)"
+        )
+    groups = ranks_of(into, run.size)
+    if samples and (len(samples) != run.size or min(samples) < 1):
+        raise UserError(f"samples: one or more for each of {run.size} ranks, got {list(samples)}")
+    if run.engine.piled_up:
+        raise UserError("gradients piled up under run.no_sync(); step with them before run.regroup()")
+    if run.driver.service.book is not None:
+        check_sizes([len(group) for group in groups], run.driver.service.book.samples)
+    run.driver.regroup(groups, samples)
+    run._note(f"compute groups from this step on: {groups}")
+
+
+def comms_inside(run: Run, groups: Sequence[Sequence[int]]) -> tuple[Comm, Comm]:
+    """Make comms for gradients and for small messages inside this rank's group (collective)."""
     found: list[Comm] = []
     for comm, name in ((run.gradients, "gradients"), (run.control, "control")):
         subs = [comm.sub(group, f"{name} of group {number}") for number, group in enumerate(groups)]

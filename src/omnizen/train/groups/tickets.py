@@ -32,23 +32,44 @@ class TicketBook:
     """
 
     def __init__(self, sizes: Sequence[int], *, samples: int, drop_last: bool) -> None:
-        self.sizes, self.samples, self.drop_last = list(sizes), samples, drop_last
-        if samples < max(sizes):
-            raise UserError(f"{samples} samples cannot be shared by a group of {max(sizes)} ranks")
+        self.samples, self.drop_last = samples, drop_last
         self._free: dict[int, list[Range]] = {}
-        self._out: dict[int, dict[tuple[int, int], list[Range]]] = {group: {} for group in range(len(sizes))}
-        self._at: dict[int, int] = dict.fromkeys(range(len(sizes)), 0)
-        self._confirmed: dict[int, tuple[int, int]] = dict.fromkeys(range(len(sizes)), (0, 0))
+        self._begin(sizes, 0, -1)
         self._gone: set[int] = set()
-        self._ended = dict.fromkeys(range(len(sizes)), -1)
-        """Last epoch of which each group was told that it has no more."""
-        self._counted = dict.fromkeys(range(len(sizes)), (0, 0))
-        """Up to where what each group confirmed is among the samples that were read."""
         self._read: list[Range] = []
         self._short: set[int] = set()
         """Epochs that ended for a group although samples are left: too few for it."""
         self._returned: list[Range] = []
         self._lock = threading.Lock()
+
+    def _begin(self, sizes: Sequence[int], epoch: int, ended: int) -> None:
+        check_sizes(sizes, self.samples)
+        self.sizes = list(sizes)
+        self._out: dict[int, dict[tuple[int, int], list[Range]]] = {group: {} for group in range(len(sizes))}
+        self._at = dict.fromkeys(range(len(sizes)), epoch)
+        self._confirmed = dict.fromkeys(range(len(sizes)), (epoch, 0))
+        self._ended = dict.fromkeys(range(len(sizes)), ended)
+        """Last epoch of which each group was told that it has no more."""
+        self._counted = dict.fromkeys(range(len(sizes)), (epoch, 0))
+        """Up to where what each group confirmed is among the samples that were read."""
+
+    def regroup(self, sizes: Sequence[int], epoch: int, read: Sequence[int], *, over: bool) -> None:
+        """Go on with other groups; none of those before was lost.
+
+        Args:
+            sizes: ranks of each new group.
+            epoch: that all groups are in, or were in last.
+            read: batches of it that each old group has handed out; what it drew beyond is drawn anew.
+            over: whether it has ended for all groups.
+        """
+        with self._lock:
+            drawn = [(key, group, found) for group, out in self._out.items() for key, found in out.items()]
+            unread = [each for key, group, found in drawn if key >= (epoch, read[group]) for each in found]
+            done = [each for key, group, found in drawn if key < (epoch, read[group]) for each in found]
+            self._read = merged([*self._read, *done])
+            self._of(epoch)[:0] = unread
+            self._begin(sizes, epoch, epoch if over else epoch - 1)
+            self._hand_on()
 
     def draw(self, epoch: int, sequence: int, *, group: int, wanted: int, confirmed: int = 0) -> list[Range]:
         """Return a batch's samples; none when the epoch has no more for this group.
@@ -187,6 +208,12 @@ class TicketBook:
             self._short.discard(epoch)
             rest, self._free[epoch] = self._free.get(epoch, []), []
             self._give_back(rest)
+
+
+def check_sizes(sizes: Sequence[int], samples: int) -> None:
+    """Refuse groups of more ranks than an epoch has samples."""
+    if samples < max(sizes):
+        raise UserError(f"{samples} samples cannot be shared by a group of {max(sizes)} ranks")
 
 
 def rest_of(ranges: Sequence[Range], epoch: int, samples: int) -> list[Range]:
