@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from omnizen.cli import main
+
 
 def omnizen(*args, **settings):
     command = [sys.executable, "-W", "error", "-m", "omnizen", *args]
@@ -52,3 +54,16 @@ def test_help_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
+)
+def test_more_than_the_memory_holds_is_one_line(monkeypatch, capsys, error):
+    def app():
+        raise error
+
+    monkeypatch.setattr(main, "app", app)
+    with pytest.raises(SystemExit):
+        main.main()
+    assert "not enough memory for this; ask for fewer elements" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from omnizen.errors import Disagreement, OmnizenError, UserError
+from omnizen.errors import Disagreement, OmnizenError, UnevenInputs, UserError
 from omnizen.measure.around import lab_facts
 from omnizen.train.init import init
 from omnizen.train.run import Run
@@ -367,3 +367,29 @@ def test_wishes_that_differ(wish, other) -> None:
         run.prepare(model, sgd(model), plan="topk", **({wish: other} if run.rank else {}))
 
     on_all_ranks(prepare, f"the ranks' settings differ: '{wish}: ", Disagreement)
+
+
+def test_learning_rates_that_part_later() -> None:
+    """As ReduceLROnPlateau does by each rank's own loss: weights once drifted apart without a word."""
+
+    def train(run: Run) -> None:
+        model, optimizer = prepared(run)
+        for step in range(3):
+            optimizer.param_groups[0]["lr"] = 0.1 / (1 + run.rank * step)
+            loss(model).backward()
+            assert step == 0
+            optimizer.step()
+            optimizer.zero_grad()
+
+    on_all_ranks(train, "learning rates differ between rank 0 and rank 1 at step 1.*share", Disagreement)
+
+
+def test_the_rank_that_speaks_is_named_as_itself() -> None:
+    def body(comm) -> str:
+        run = make_run(comm)
+        model, _ = prepared(run)
+        with pytest.raises(UnevenInputs) as found:
+            run.save("nowhere") if run.rank == 2 else loss(model).backward()
+        return str(found.value).split(" cannot")[0]
+
+    assert run_ranks(3, body) == ["rank 0", "rank 1", "rank 2"]

@@ -22,6 +22,10 @@ app = typer.Typer(
 )
 
 
+NO_MEMORY = "can't allocate memory"
+"""Part of what torch says then."""
+
+
 @app.callback(invoke_without_command=True)
 def root(version: bool = typer.Option(False, "--version", help="Print the version and end.")) -> None:
     """Train one PyTorch model across whatever machines you have."""
@@ -50,6 +54,10 @@ def main() -> None:
         _fail(str(error))
     except OSError as error:  # a file or folder, or standard output: the disk is full, access is denied
         _fail(f"{error.filename or 'the output'} cannot be used: {error.strerror or error}")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and NO_MEMORY not in str(error):
+            raise
+        _fail("there is not enough memory for this; ask for fewer elements, rows or workers")
 
 
 def _fail(reason: str) -> NoReturn:

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import torch
 
-from omnizen.errors import UnevenInputs
+from omnizen.errors import Disagreement, UnevenInputs
 from omnizen.protocols import Comm, Pending
 from omnizen.types import Parts
 
@@ -48,6 +48,7 @@ class Word:
         weight: samples (or what the user set) behind the gradient.
         buffers: whether the model's buffers changed since the last step.
         told: numbers for whoever listens on all ranks.
+        lr: one number that differs where learning rates do.
     """
 
     turn: Turn
@@ -55,6 +56,7 @@ class Word:
     weight: float = 1.0
     buffers: bool = False
     told: tuple[float, ...] = ()
+    lr: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Agreement:
 
 def say(word: Word, comm: Comm) -> Pending[list[Parts]]:
     """Send a word to all ranks; waits for nobody."""
-    row = [word.turn, word.step, word.weight, word.buffers, *word.told]
+    row = [word.turn, word.step, word.weight, word.buffers, word.lr, *word.told]
     return comm.all_gather([torch.tensor(row, dtype=torch.float64, device=comm.device)])
 
 
@@ -97,22 +99,29 @@ def agree(
 
     Raises:
         UnevenInputs: when ranks are not at the same step, names them.
+        Disagreement: when their learning rates differ.
     """
     rows = [parts[0].tolist() for parts in said.wait()]
     if any(r[:2] != rows[0][:2] for r in rows):
         groups: dict[str, list[int]] = {}
-        for rank, (turn, step, *_) in enumerate(rows):
-            groups.setdefault(SAYS[Turn(int(turn))].format(step=int(step), counted=counted), []).append(rank)
+        for member, (turn, step, *_) in enumerate(rows):
+            groups.setdefault(SAYS[Turn(int(turn))].format(step=int(step), counted=counted), []).append(member)
         told = "; ".join(f"{_ranks(members)} {what}" for what, members in groups.items())
         raise UnevenInputs(
             f"rank {rank} cannot go on, the ranks took different numbers of {counted}: {told}. {_advice(rows)}"
+        )
+    other = next((member for member, r in enumerate(rows) if r[4] != rows[0][4]), None)
+    if other is not None:
+        raise Disagreement(
+            f"learning rates differ between rank 0 and rank {other} at step {word.step}, so their weights would "
+            "drift apart; schedule by numbers that all ranks share (ReduceLROnPlateau by the ranks' mean loss)"
         )
     weights = [r[2] for r in rows]
     total, size = sum(weights), len(weights)
     mean = weights[0] if min(weights) == max(weights) else total / size
     share = word.weight / mean if mean else 1.0
     factor = share if not summed else (float(size) if word.weight or not total else 0.0)
-    return Agreement(factor, share, any(r[3] for r in rows), mean, tuple(tuple(r[4:]) for r in rows))
+    return Agreement(factor, share, any(r[3] for r in rows), mean, tuple(tuple(r[5:]) for r in rows))
 
 
 def _advice(rows: list[list[float]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from omnizen.errors import UserError
@@ -37,6 +38,22 @@ def set_hyper(optimizers: Sequence[Optimizer], lr: float | None, momentum: float
             group["momentum"] = momentum
         elif momentum is not None:
             group["betas"] = (momentum, *group["betas"][1:])
+
+
+def mixed_rates(optimizers: Sequence[Optimizer]) -> float:
+    """Return one number that differs where learning rates do; asks no accelerator, whose answer would take long.
+
+    Example:
+        >>> import torch
+        >>> mixed_rates([torch.optim.SGD([torch.ones(1)], lr=0.5)])
+        0.5
+    """
+    mixed = 0.0
+    for place, group in enumerate(group for optimizer in optimizers for group in optimizer.param_groups):
+        rate = group.get("lr", 0.0)
+        if not isinstance(rate, Tensor) or rate.device.type == "cpu":
+            mixed += (place + 1) * float(rate)
+    return mixed if math.isfinite(mixed) else 0.0
 
 
 def check_momentum(optimizers: Sequence[Optimizer]) -> None:

@@ -40,7 +40,7 @@ from omnizen.train.foreknown import foreknown
 from omnizen.train.groups.driver import Groups
 from omnizen.train.groups.loader import GroupLoader
 from omnizen.train.groups.setup import check_groups, inside_groups
-from omnizen.train.hyper import set_hyper
+from omnizen.train.hyper import mixed_rates, set_hyper
 from omnizen.train.loader import CountingLoader, ShardedLoader, can_share
 from omnizen.train.local import LocalSteps
 from omnizen.train.local_checks import check_local, settled
@@ -104,6 +104,8 @@ def prepare(
     )
     run.pulls = Pulls(model, engine, run.optimizers, reads)
     run.pulls.follow()
+    if inside is run.gradients and not local:
+        engine.learning_rates = partial(mixed_rates, run.optimizers)
     if scaler is not None:
         engine.loss_scale = scaler.get_scale
     _hook_optimizers(run, engine, course.strategy)

@@ -107,6 +107,8 @@ class Engine:
         self.observers: list[Callable[[Round], None]] = []
         self.tell: Callable[[], tuple[float, ...]] = tuple
         """Asked at the start of each round for numbers that all ranks hear with its agreement."""
+        self.learning_rates: Callable[[], float] = lambda: 0.0
+        """One number that differs where learning rates do; all ranks must give the same."""
         self.waited_s = 0.0
         """How long the user's thread has waited outside of backward."""
         self.probe: Callable[[Unit], None] | None = None
@@ -207,7 +209,7 @@ class Engine:
         Raises:
             UnevenInputs: another rank has no more steps.
         """
-        word = Word(Turn.STEP, self.step)
+        word = Word(Turn.STEP, self.step, lr=self.learning_rates())
 
         def told() -> None:
             self.control.step = word.step
@@ -256,7 +258,9 @@ class Engine:
                     f"{param.dtype} {list(param.shape)} on {param.device}; convert or move the model before "
                     "run.prepare()"
                 )
-        word = Word(Turn.STEP, self.step, self._take_weight(), self.buffers.changed(), self.tell())
+        word = Word(
+            Turn.STEP, self.step, self._take_weight(), self.buffers.changed(), self.tell(), self.learning_rates()
+        )
         waiting = [] if self.alone else [len(unit.params) for unit in self.units]
         self._round = Round(
             torch._C._current_graph_task_id(), waiting, word, self.usual_weight, loss_scale=self.loss_scale()
