@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from omnizen.bench.auto_worker import AutoAnswer, AutoJob
 from omnizen.bench.errand import send
 from omnizen.bench.launch import InLab, Launch
+from omnizen.bench.limits import check_counts, check_positive
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import UserError, nearest
+from omnizen.plan.tuner.settings import Search
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,8 +66,14 @@ class Settings:
                 raise UserError(f"unknown method: {nearest(name, METHODS)}")
         if self.hosts < 2 or (self.cpu and len(self.cpu) != self.hosts):
             raise UserError(f"at least 2 hosts, and a speed for each: got {self.hosts} and {len(self.cpu)} speeds")
-        if not self.most_s > 0 or not self.probe_s > 0 or self.smooth < 1:
-            raise UserError("most_s and probe_s must be above 0, and smooth 1 or more")
+        check_positive(seconds=self.most_s, probe=self.probe_s, target=self.target)
+        check_counts(batch=self.batch, smooth=self.smooth)
+        if not 0 < self.overhead <= 1:
+            raise UserError(f"overhead is a share of the seconds, above 0 and at most 1, got {self.overhead:g}")
+        if self.search not in get_args(Search):
+            raise UserError(f"search: {nearest(self.search, get_args(Search))}")
+        if not self.methods:
+            raise UserError(f"no method to run; allowed: {', '.join(METHODS)}")
 
 
 def run_auto(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from omnizen.bench.balance_worker import METHODS, PLANS, BalanceAnswer, BalanceJob, Trained
 from omnizen.bench.errand import send
 from omnizen.bench.launch import InLab, Launch
+from omnizen.bench.limits import check_counts, check_positive
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import UserError, nearest
 
@@ -66,8 +67,10 @@ class Settings:
             raise UserError(f"at least 2 hosts, and a speed for each: got {self.hosts} and {len(self.cpu)} speeds")
         if self.steps <= self.settle_steps + SETTLED_AFTER:
             raise UserError(f"more than {self.settle_steps + SETTLED_AFTER} steps, got {self.steps}")
-        if self.batch is not None and self.batch < 1:
-            raise UserError(f"batch must be at least 1, got {self.batch}")
+        check_counts(batch=self.batch)
+        check_positive(alone=self.alone_s)
+        if not self.methods:
+            raise UserError(f"no method to run; allowed: {', '.join(METHODS)}")
 
 
 def run_balance(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from omnizen.bench.errand import send
 from omnizen.bench.launch import InLab, Launch
+from omnizen.bench.limits import check_counts, check_positive
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import UserError
 
@@ -43,9 +44,8 @@ def run_local(
     names = list(methods) or list(METHODS)
     if len(cpu) < 2:
         raise UserError(f"at least 2 hosts, got {len(cpu)}")
-    for name, value in (("seeds", seeds), ("samples", samples), ("batch", batch), ("steps", steps)):
-        if value < 1:
-            raise UserError(f"{name} must be at least 1, got {value}")
+    check_counts(seeds=seeds, samples=samples, batch=batch, steps=steps)
+    check_positive(lr=lr, pool=pool, seconds=seconds, epochs=epochs)
     if not 0 < target < 1:
         raise UserError(f"the target is an accuracy between 0 and 1, got {target:g}")
     cap_s = 1.5 * seconds

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from omnizen.bench.limits import check_counts
 from omnizen.bench.rows import Row, measured
 from omnizen.comm.threads import run_ranks
 from omnizen.errors import UserError, nearest
@@ -40,6 +41,7 @@ def split(inputs: Tensor, targets: Tensor, shards: int, by: str) -> list[Shard]:
     """
     if by not in SPLITS:
         raise UserError(f"split: {nearest(by, SPLITS)}")
+    check_counts(ranks=shards)
     if len(inputs) < shards:
         raise UserError(f"{len(inputs)} samples cannot be cut into {shards} shards")
     order = torch.argsort(targets if by == "class" else inputs.norm(dim=1), stable=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from omnizen.bench.limits import check_counts
 from omnizen.bench.rows import Row, measured
 from omnizen.errors import UserError
 
@@ -66,9 +67,7 @@ class Settings:
     repeats: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("steps", "seeds", "repeats"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_counts(steps=self.steps, seeds=self.seeds, repeats=self.repeats)
         if not self.rates_mbit:
             raise UserError("there is no bandwidth to predict for: --rate needs a value")
 

@@ -76,9 +76,11 @@ def shards(
 
     from omnizen.bench import shards as bench
     from omnizen.bench.curves.tasks import load_task
+    from omnizen.bench.limits import check_counts
     from omnizen.bench.rows import adding
     from omnizen.bench.tables import show
 
+    check_counts(samples=samples)
     task = load_task("images")
     inputs, targets = task.inputs[:samples].double(), task.targets[:samples]
     parts = bench.split(inputs, targets, ranks, by)

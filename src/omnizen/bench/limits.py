@@ -1,0 +1,25 @@
+"""Numbers that users give benchmarks, looked at before hosts are started."""
+
+from __future__ import annotations
+
+import math
+
+from omnizen.errors import UserError
+
+
+def check_positive(**numbers: float | None) -> None:
+    """Refuse what is not a finite number above 0; None is not given.
+
+    Example:
+        >>> check_positive(seconds=3.0, target=None)
+    """
+    for name, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"{name} must be a number above 0, got {value:g}")
+
+
+def check_counts(**numbers: int | None) -> None:
+    """Refuse what is less than 1; None is not given."""
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise UserError(f"{name} must be at least 1, got {value}")
