@@ -11,6 +11,9 @@ from omnizen.errors import Disagreement, UnevenInputs
 from omnizen.protocols import Comm, Pending
 from omnizen.types import Parts
 
+Told = tuple[tuple[float, ...], ...]
+"""Numbers of each rank, in rank order."""
+
 
 class Turn(IntEnum):
     """What a rank is about to do."""
@@ -75,7 +78,7 @@ class Agreement:
     share: float
     buffers: bool
     mean_weight: float
-    told: tuple[tuple[float, ...], ...] = ()
+    told: Told = ()
 
 
 def say(word: Word, comm: Comm) -> Pending[list[Parts]]:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from omnizen.errors import NotFinite, UserError
 from omnizen.reducers.local_momentum import find
-from omnizen.train.control import Turn, Word, agree
+from omnizen.train.control import Told, Turn, Word, agree, say
 from omnizen.train.driver import InStep
 from omnizen.train.local_counts import StepCounts
 from omnizen.train.router import trainable
@@ -115,7 +115,7 @@ class LocalSteps(InStep):
         self._run.pulls.waited(began, time.monotonic())
         self._steps, self._samples = 0, 0.0
         self._since = None if self.dealt else self.clock()
-        return [busy / steps if steps else 0.0 for _, _, _, _, steps, busy, _ in rows]
+        return [busy / steps if steps else 0.0 for steps, busy, _ in rows]
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank is, and its optimizers, which are its own."""
@@ -153,22 +153,20 @@ class LocalSteps(InStep):
                 self.end_round()
 
     @torch.no_grad()
-    def _exchange(self, turn: Turn) -> list[list[float]]:
+    def _exchange(self, turn: Turn) -> Told:
         """Say where this rank is, hear the others, and average (in the wire thread)."""
         control, buffers = self._run.control, self._engine.buffers
         weight = {"ranks": 1.0, "steps": self._steps, "samples": self._samples}[self.strategy.mean]
-        word = Word(turn, self.rounds, float(weight), buffers.changed())
-        row = [turn, word.step, word.weight, word.buffers, self._steps, self._busy_s, self._odd()]
+        told = (self._steps, self._busy_s, self._odd())
+        word = Word(turn, self.rounds, float(weight), buffers.changed(), told)
         control.step = self._run.gradients.step = self.rounds
-        said = control.all_gather([torch.tensor(row, dtype=torch.float64, device=control.device)])
-        agreed = agree(word, said, control.rank, counted="rounds")
-        rows: list[list[float]] = [parts[0].tolist() for parts in said.wait()]
-        self._refuse_odd(rows)
-        if any(row[4] for row in rows) and self._run.size > 1:
+        agreed = agree(word, say(word, control), control.rank, counted="rounds")
+        self._refuse_odd(agreed.told)
+        if any(steps for steps, *_ in agreed.told) and self._run.size > 1:
             self._average(agreed.share)
         if agreed.buffers and self._run.size > 1:
             buffers.reduce(self._run.gradients, agreed.share)
-        return rows
+        return agreed.told
 
     def _average(self, share: float) -> None:
         """Give the units parameters or differences in place of gradients, which come back afterwards.
@@ -217,8 +215,8 @@ class LocalSteps(InStep):
         fine = torch.stack([torch.isfinite(p.detach()).all().cpu() for _, p in self._named])
         return -1 if bool(fine.all()) else int((~fine).nonzero()[0])
 
-    def _refuse_odd(self, rows: list[list[float]]) -> None:
-        for rank, (*_, odd) in enumerate(rows):
+    def _refuse_odd(self, told: Told) -> None:
+        for rank, (*_, odd) in enumerate(told):
             if odd >= 0:
                 raise NotFinite(
                     f"{self._named[int(odd)][0]} of rank {rank} holds NaN or infinity after its local steps of "
