@@ -30,13 +30,17 @@ def played(facts, layout, nbytes, variation, updates=6_000, seed=0):
     groups = layout.groups
     demand = np.array([network.demand_s(g, layout.size, nbytes, alone=len(groups) == 1) for g in groups])
     alone_s = demand.max(axis=1)
+    pulled_s = [
+        network.asked(len(g), layout.size, nbytes) * max(network.into[r] for r in g) if len(groups) > 1 else 0.0
+        for g in groups
+    ]
     share = demand / alone_s[:, None]
     devices = {d.rank: d for d in facts.devices}
     own = [[compute_seconds(devices[r], layout.samples[r]) for r in g] for g in groups]
 
     def work(j):
         fixed, drawn = (1 - variation), variation
-        return max(s * fixed + (rng.exponential(s * drawn) if drawn else 0.0) for s in own[j])
+        return pulled_s[j] + max(s * fixed + (rng.exponential(s * drawn) if drawn else 0.0) for s in own[j])
 
     left = np.array([work(j) * (j + 1) / len(groups) if variation == 0 else work(j) for j in range(len(groups))])
     sending = np.zeros(len(groups), dtype=bool)

@@ -31,7 +31,7 @@ class Settings:
         kinds: of strategies.
         rounds: how often each strategy is trained, in turn with the others.
         seconds: for which it is trained in a round, first updates apart.
-        rate_s: for which each rank's rate is measured at each of four batch sizes.
+        rate_s: for which each rank's rate is measured at each of three batch sizes.
         draws: prices that are drawn for each configuration, a case of the planner's regret each.
         enough_s: seconds after which only the first round is still completed.
         limit_s: seconds after which everything ends in any case.
@@ -46,7 +46,7 @@ class Settings:
     kinds: tuple[str, ...] = KINDS
     rounds: int = 3
     seconds: float = 3.0
-    rate_s: float = 0.7
+    rate_s: float = 1.5
     draws: int = 6
     enough_s: float = 400.0
     limit_s: float = 600.0

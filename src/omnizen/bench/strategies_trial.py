@@ -16,6 +16,7 @@ import torch
 from omnizen import strategies
 from omnizen.bench.rows import quantile
 from omnizen.errors import UserError
+from omnizen.measure.crowd import measure_crowd
 from omnizen.measure.facts import Facts, StepFacts
 from omnizen.measure.texts import gather_texts
 from omnizen.plan.executions import Candidate, enumerate_candidates
@@ -26,10 +27,12 @@ from omnizen.train.run import Run
 if TYPE_CHECKING:
     from omnizen.bench.cases.case import Case
 
-SIZES = (0.25, 0.5, 1.0, 1.5)
+SIZES = (0.5, 1.0, 1.5)
 """Of an even share, the batch sizes at which rates are measured: uneven shares lie between them."""
 WARM = {"sync": 2, "groups": 2, "local": 1}
 """First updates of a trial, which tell how long one takes."""
+ALONE_STEPS = 10**6
+"""Local steps of a round that is not meant to end."""
 GENTLE = 0.1
 """Of the case's step size, so that no strategy diverges."""
 
@@ -89,7 +92,10 @@ def measure(case: Case, comm: Comm, batch: int, *, rate_s: float, name: str, see
     if facts is None or facts.step is None:
         raise UserError("training measured no facts")
     sizes = sorted({max(1, round(share * batch)) for share in SIZES})
-    found = {size: _rate(case, comm, size, rate_s, seed) for size in sizes}
+    found = {n: _rate(case, comm, n, rate_s, f"{name} rate {n}", seed) for n in sizes}
+    asking = comm.sub(range(comm.size), f"{name} crowd")
+    assert asking is not None
+    crowd = measure_crowd(asking, max(1, sum(g.nbytes for g in facts.gradients) // comm.size))
     mine = torch.tensor([found[size] for size in sizes], dtype=torch.float64)
     everyone = [part.tolist() for (part,) in comm.all_gather([mine]).wait()]
     devices = []
@@ -99,20 +105,25 @@ def measure(case: Case, comm: Comm, batch: int, *, rate_s: float, name: str, see
         spreads = {size: spread for size, (_, spread) in known.items()}
         devices.append(device.model_copy(update={"samples_per_s": rates, "samples_per_s_spread": spreads}))
     step = StepFacts(compute_s=facts.step.compute_s, backward_s=facts.step.backward_s, samples=batch)
-    facts = facts.model_copy(update={"devices": devices, "step": step})
+    facts = facts.model_copy(update={"devices": devices, "step": step, "crowd": crowd})
     return Facts.from_toml(gather_texts(comm, facts.to_toml())[0])
 
 
-def _rate(case: Case, comm: Comm, size: int, rate_s: float, seed: int) -> tuple[float, float]:
-    """Return the mean seconds of a step, and (80th - 20th percentile) / median of them."""
+def _rate(case: Case, comm: Comm, size: int, rate_s: float, name: str, seed: int) -> tuple[float, float]:
+    """Return the mean seconds of a step, and (80th - 20th percentile) / median of them.
+
+    Steps of a run that exchanges nothing meanwhile: what training adds to the user's own loop is in them.
+    """
     work, taken = Stepper(case, comm, size, seed), list[float]()
-    work.step()
-    comm.barrier()
-    began = time.monotonic()
-    while len(taken) < 3 or time.monotonic() - began < rate_s:
-        before = time.monotonic()
-        work.step()
-        taken.append(time.monotonic() - before)
+    with a_run(comm, name, seed) as run:
+        run.prepare(work.model, work.optimizer, plan=strategies.local_sgd(ALONE_STEPS))
+        work.step(run)
+        comm.barrier()
+        began = time.monotonic()
+        while len(taken) < 3 or time.monotonic() - began < rate_s:
+            before = time.monotonic()
+            work.step(run)
+            taken.append(time.monotonic() - before)
     spread = (quantile(taken, 0.8) - quantile(taken, 0.2)) / max(quantile(taken, 0.5), 1e-9)
     return sum(taken) / len(taken), spread
 

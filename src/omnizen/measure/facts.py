@@ -14,8 +14,8 @@ from omnizen.measure.tomlfile import Record, TomlFile
 if TYPE_CHECKING:
     from omnizen.types import Sparsity
 
-FACTS_VERSION = 3
-READABLE = (1, 2, 3)
+FACTS_VERSION = 4
+READABLE = (1, 2, 3, 4)
 """Versions before lack some of what is optional here; it counts as not measured."""
 ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 """Bytes of one value, by the name of its dtype."""
@@ -99,6 +99,20 @@ class MeetingFacts(Record):
 
     gather_s: Seconds
     sum_s: Seconds
+
+
+class CrowdFacts(Record):
+    """How long it takes a rank to ask all others while all others do the same, as servers are asked.
+
+    Args:
+        nbytes: of a question, and of its answer.
+        ask_s: seconds of such a round when messages are next to nothing.
+        cycle_s: seconds of a round with messages of ``nbytes``.
+    """
+
+    nbytes: PositiveInt
+    ask_s: Seconds
+    cycle_s: Seconds
 
 
 class BalanceFacts(Record):
@@ -278,6 +292,7 @@ class Facts(TomlFile):
     devices: list[DeviceFacts] = Field(default_factory=list)
     links: list[LinkFacts] = Field(default_factory=list)
     meetings: MeetingFacts | None = None
+    crowd: CrowdFacts | None = None
     gradients: list[GradientFacts] = Field(default_factory=list)
     step: StepFacts | None = None
     prices: list[PriceFacts] = Field(default_factory=list)

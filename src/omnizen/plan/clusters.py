@@ -10,7 +10,7 @@ from omnizen.comm.links import Floats
 from omnizen.measure.facts import ITEMSIZES, Facts, GradientFacts
 from omnizen.plan.cost import predict
 from omnizen.plan.efficiency import compute_seconds, measured_variation
-from omnizen.plan.links import LinkModel
+from omnizen.plan.links import LinkModel, without_noise
 from omnizen.plan.plan import Plan
 from omnizen.plan.search import BUCKETED, slowest_rates
 from omnizen.plan.timeline import fill_buckets
@@ -60,11 +60,14 @@ def seconds_of(facts: Facts, counts: Sequence[int]) -> Floats:
 
 
 def network_of(facts: Facts) -> Network:
-    """Return the links that were measured, pair by pair."""
+    """Return the links that were measured, pair by pair, without what disturbed single pairs."""
     size = facts.world_size
     bandwidth, latency = np.full((size, size), np.inf), np.zeros((size, size))
+    rate = {(link.source, link.dest): link.bandwidth_bytes_per_s for link in facts.links}
+    if len(rate) == size * (size - 1):
+        rate = without_noise(rate, size)
     for link in facts.links:
-        bandwidth[link.source, link.dest] = link.bandwidth_bytes_per_s
+        bandwidth[link.source, link.dest] = rate[link.source, link.dest]
         latency[link.source, link.dest] = link.latency_s
     return Network.of_pairs(bandwidth, latency)
 

@@ -2,8 +2,9 @@
 
 Omnivore's model, with one server for the shared layers: ``T(g) = max(t_fc, k t_cn, (t_conv(k) + t_fc) / g)`` for g
 groups of k ranks (``one_server``). Ours has a server on each rank that holds 1/n of the weights: a group adds its
-gradients up (a ring), each member pushes its k-th part to all servers and pulls the new weights, and the group
-gathers them. A rank's link then carries its own group's traffic and a part of the others' (``of_layout``).
+gradients up (a ring), each member pushes its k-th part to the servers outside and pulls the new weights, and the
+group gathers them. A rank's link then carries its own group's traffic and a part of the others' (``of_layout``).
+Where many ask many at once links give less than one flow gets: how much less was measured (``CrowdFacts``).
 Both become a closed network of groups that compute, then use links (``plan/queues.py``).
 
 Where work times vary, a group waits for the slowest of its members (for exponential times, the k-th harmonic number
@@ -17,13 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from omnizen.errors import UserError
-from omnizen.measure.facts import DeviceFacts, Facts
+from omnizen.measure.facts import CrowdFacts, DeviceFacts, Facts
 from omnizen.plan.layouts import Layout
+from omnizen.plan.links import without_noise
 from omnizen.plan.queues import Customer, cycle_seconds
 
 SPREAD_OF_NORMAL = 1.68
@@ -177,12 +179,10 @@ def of_layout(
     own_s = [compute_seconds(devices[rank], layout.samples[rank], facts) for rank in range(size)]
     compute_s = tuple(slowest([own_s[r] for r in group], variation) for group in layout.groups)
     network = _Network.of(facts) if size > 1 else _Network({}, {}, {}, 0.0)
+    if len(layout.groups) > 1:
+        network = network.crowded(facts.crowd)
     customers = [
-        Customer(
-            compute_s[number] + network.rounds_s(len(group), len(layout.groups)),
-            network.demand_s(group, size, nbytes, alone=len(layout.groups) == 1),
-        )
-        for number, group in enumerate(layout.groups)
+        network.customer(group, compute_s[number], layout, nbytes) for number, group in enumerate(layout.groups)
     ]
     # Members of a group even out: the slowest of k varies less than one of them.
     cycles = cycle_seconds(customers, variation if len(layout.groups) > 1 else 0.0)
@@ -220,15 +220,18 @@ class _Network:
     into: Mapping[int, float]
     pair: Mapping[tuple[int, int], float]
     latency_s: float
+    crowded_share: float = 1.0
+    ask_s: float | None = None
 
     @classmethod
     def of(cls, facts: Facts) -> _Network:
-        pair = {(link.source, link.dest): 1 / link.bandwidth_bytes_per_s for link in facts.links}
+        rate = {(link.source, link.dest): link.bandwidth_bytes_per_s for link in facts.links}
         ranks = range(facts.world_size)
-        missing = next(((a, b) for a in ranks for b in ranks if a != b and (a, b) not in pair), None)
+        missing = next(((a, b) for a in ranks for b in ranks if a != b and (a, b) not in rate), None)
         if missing:
             a, b = missing
             raise UserError(f"the facts hold no link from rank {a} to rank {b}; run `omnizen measure` again")
+        pair = {way: 1 / r for way, r in without_noise(rate, len(ranks)).items()}
         others = len(ranks) - 1
         return cls(
             {r: math.fsum(pair[r, p] for p in ranks if p != r) / others for r in ranks},
@@ -237,16 +240,39 @@ class _Network:
             max(link.latency_s for link in facts.links),
         )
 
+    def crowded(self, crowd: CrowdFacts | None) -> _Network:
+        """Return the network whose servers take as long as was measured with everybody asking at once."""
+        if crowd is None:
+            return self
+        size = len(self.out)
+        apart = Layout(tuple((rank,) for rank in range(size)), (1,) * size)
+        free = [self.customer(group, 0.0, apart, size * crowd.nbytes) for group in apart.groups]
+        share = max(cycle_seconds(free)) / max(crowd.cycle_s - crowd.ask_s, 1e-9)
+        return replace(self, crowded_share=min(1.0, share), ask_s=crowd.ask_s)
+
+    def customer(self, group: Sequence[int], compute_s: float, layout: Layout, nbytes: int) -> Customer:
+        """Return a group that computes, pushes, and then waits for what it pulls."""
+        groups = len(layout.groups)
+        think_s = compute_s + self.rounds_s(len(group), groups)
+        if groups > 1:
+            think_s += self.asked(len(group), layout.size, nbytes) * max(self.into[rank] for rank in group)
+        return Customer(think_s, self.demand_s(group, layout.size, nbytes, alone=groups == 1))
+
     def rounds_s(self, members: int, groups: int) -> float:
         """Return the latency of one cycle: passes of a ring, and a push with its answer to servers."""
-        return self.latency_s * ((3 if groups > 1 else 2) * (members - 1) + (2 if groups > 1 else 0))
+        asked_s = 2 * self.latency_s if self.ask_s is None else self.ask_s
+        return self.latency_s * (3 if groups > 1 else 2) * (members - 1) + (asked_s if groups > 1 else 0.0)
+
+    def asked(self, members: int, size: int, nbytes: int) -> float:
+        """Return bytes that a member pushes to servers outside of its group: more where they are slow."""
+        return (size - members) / members * nbytes / size / self.crowded_share
 
     def demand_s(self, group: Sequence[int], size: int, nbytes: int, *, alone: bool) -> tuple[float, ...]:
         """Return the seconds that a cycle of this group keeps each rank's link busy: all ways out, then all in."""
         members = len(group)
         ring = (2 if alone else 3) * (members - 1) / members * nbytes  # summed, and the new weights gathered
-        pushed = 0.0 if alone else nbytes / members  # and pulled, by each member
-        served = 0.0 if alone else nbytes / size  # taken, and answered, by each server
+        pushed = 0.0 if alone else self.asked(members, size, nbytes)  # and pulled, by each member
+        served = 0.0 if alone else nbytes / size / self.crowded_share  # taken, and answered, by each other server
         busy: list[float] = []
         for which, ends in enumerate((self.out, self.into)):
             for rank in range(size):
@@ -256,8 +282,7 @@ class _Network:
                     neighbour = group[(at + (1, -1)[which]) % members]
                     way = (rank, neighbour) if which == 0 else (neighbour, rank)
                     seconds += ring * self.pair.get(way, 0.0)
-                    seconds += pushed * (size - 1) / size * ends.get(rank, 0.0)
-                    seconds += served * (members - 1) / members * ends.get(rank, 0.0)
+                    seconds += pushed * ends.get(rank, 0.0)
                 else:
                     seconds += served * ends.get(rank, 0.0)
                 busy.append(seconds)

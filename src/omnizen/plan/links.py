@@ -59,7 +59,7 @@ class LinkModel:
             a, b = missing
             raise UserError(f"the facts hold no link from rank {a} to rank {b}; run `omnizen measure` again")
         pairs = list(_pairs(size))
-        rate = _without_noise({pair: by_pair[pair].bandwidth_bytes_per_s for pair in pairs}, size)
+        rate = without_noise({pair: by_pair[pair].bandwidth_bytes_per_s for pair in pairs}, size)
         delay = {pair: by_pair[pair].latency_s for pair in pairs}
         peers = {r: [p for p in range(size) if p != r] for r in range(size)}
         # Equal shares to each peer one after another: the mean time per byte is what counts, in each direction.
@@ -88,7 +88,7 @@ def _pairs(size: int) -> Iterator[tuple[int, int]]:
     return ((a, b) for a in range(size) for b in range(size) if a != b)
 
 
-def _without_noise(rate: dict[tuple[int, int], float], size: int) -> dict[tuple[int, int], float]:
+def without_noise(rate: dict[tuple[int, int], float], size: int) -> dict[tuple[int, int], float]:
     """Replace what a disturbance slowed: other work takes time, and a collective waits for its slowest pair.
 
     What an end can do is the upper quartile of its pairs, so that no single lucky measurement decides.

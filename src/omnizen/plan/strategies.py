@@ -8,11 +8,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from omnizen.measure.facts import Facts, PriceFacts
+from omnizen.measure.facts import CrowdFacts, Facts, PriceFacts
 from omnizen.plan.clusters import cluster_of, job_of, update_bytes
 from omnizen.plan.executions import Candidate, enumerate_candidates
 from omnizen.plan.plan import Execution, Plan, check_scheme
-from omnizen.simulate.cluster import Cluster
+from omnizen.simulate.cluster import Cluster, Job
 from omnizen.simulate.grouped import grouped
 from omnizen.simulate.local import local_steps
 from omnizen.simulate.synchronous import synchronous
@@ -196,6 +196,7 @@ def simulated_rate(facts: Facts, cluster: Cluster, candidate: Candidate) -> floa
         inside = [job_of(facts, candidate.plan, group) for group in candidate.groups]
         members = max(len(group) for group in candidate.groups)
         whole = replace(job_of(facts, candidate.plan), model_bytes=update_bytes(facts, members))
+        whole = crowded(whole, cluster, facts.crowd)
         updates = min(CYCLES * len(candidate.groups), MOST_UPDATES)
         out = grouped(whole, cluster, candidate.groups, batch, inside=inside, updates=updates)
         return out.samples_per_s
@@ -203,6 +204,18 @@ def simulated_rate(facts: Facts, cluster: Cluster, candidate: Candidate) -> floa
     if candidate.strategy == "local":
         return local_steps(job, cluster, batch, np.array(candidate.local_steps)).samples_per_s
     return synchronous(job, cluster, batch, steps=1 if cluster.law == "constant" else 20).samples_per_s
+
+
+def crowded(job: Job, cluster: Cluster, crowd: CrowdFacts | None) -> Job:
+    """Let servers' messages be as slow as they were measured where all ranks ask all others at once."""
+    if crowd is None:
+        return job
+    size = cluster.size
+    idle = Cluster(cluster.network, np.full(size, 1e-9))
+    asking = Job([], float(size * crowd.nbytes))
+    free_s = size * grouped(asking, idle, size, np.ones(size), updates=20 * size).update_s
+    share = min(1.0, free_s / max(crowd.cycle_s - crowd.ask_s, 1e-9))
+    return replace(job, crowded_share=share, ask_s=crowd.ask_s)
 
 
 def _execution(weighed: Weighed, reason: str) -> Execution:

@@ -91,6 +91,8 @@ class Job:
         backward_share: backward's share of computing.
         control: what ranks agree on in each step, beside the gradients.
         update_bytes_per_s: at which a server applies gradients; infinite where that is not known.
+        crowded_share: what messages of servers get of a link where many ask many at once.
+        ask_s: seconds that an empty question of servers takes with its answer, beside the links' own.
     """
 
     reductions: Sequence[Reduction]
@@ -98,6 +100,8 @@ class Job:
     backward_share: float = 2 / 3
     control: Sequence[Phase] = ()
     update_bytes_per_s: float = np.inf
+    crowded_share: float = 1.0
+    ask_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

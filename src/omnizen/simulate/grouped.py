@@ -171,48 +171,56 @@ class _Running:
 
     def _push(self, number: int, at: Floats) -> None:
         """Send a group's average to the servers; the event is that all have applied it."""
-        sender, position, sending, delay = self._shards(number, pushing=True)
+        servers, sender, position, sending, delay = self._shards(number, pushing=True)
         through = np.cumsum(sending)
         sent = np.maximum(at, self.up_free[self.members[number]])[sender]
         sent += through - (through - sending)[position[sender]]
         # A link's queue grows by what passes it, not by the time for which it waits for others.
         group, sent_s = self.members[number], np.add.reduceat(sending, position)
         self.up_free[group] = np.maximum(self.up_free[group], at) + sent_s
-        down_free = np.maximum(self.down_free, at[sender]) + sending
-        self.down_free = np.where(sending > 0, down_free, self.down_free)
-        self._hold(group, sent_s, sending)
-        arrived = np.where(sending > 0, np.maximum(sent, self.down_free), at[sender]) + delay
+        down_free = np.maximum(self.down_free[servers], at[sender]) + sending
+        self.down_free[servers] = np.where(sending > 0, down_free, self.down_free[servers])
+        self._hold(group, sent_s, servers, sending)
+        arrived = np.where(sending > 0, np.maximum(sent, self.down_free[servers]), at[sender]) + delay
         apply_s = self.job.model_bytes / self.cluster.size / self.job.update_bytes_per_s
-        self.serves_until = np.maximum(self.serves_until, at[sender]) + apply_s
-        self._then(number, _Stage.APPLIED, np.maximum(arrived + apply_s, self.serves_until))
+        self.serves_until[servers] = np.maximum(self.serves_until[servers], at[sender]) + apply_s
+        self._then(number, _Stage.APPLIED, np.maximum(arrived + apply_s, self.serves_until[servers]))
 
     def _pull(self, number: int, at: Floats) -> None:
         """Send the new model to a group, whose members then gather each other's parts of it."""
-        _, position, sending, delay = self._shards(number, pushing=False)
+        servers, _, position, sending, delay = self._shards(number, pushing=False)
         group, net = self.members[number], self.nets[number]
-        self.up_free = np.where(sending > 0, np.maximum(self.up_free, at) + sending, self.up_free)
-        sent = np.where(sending > 0, self.up_free, at)
+        up_free = np.maximum(self.up_free[servers], at) + sending
+        self.up_free[servers] = np.where(sending > 0, up_free, self.up_free[servers])
+        sent = np.where(sending > 0, up_free, at)
         first, received_s = np.minimum.reduceat(at, position), np.add.reduceat(sending, position)
         self.down_free[group] = np.maximum(self.down_free[group], first) + received_s
-        self._hold(group, received_s, sending)
+        self._hold(group, received_s, servers, sending)
         pulled = np.maximum(np.maximum.reduceat(sent + delay, position), self.down_free[group])
         if len(group) > 1:
             pulled = Swap(self.job.model_bytes / len(group)).run(pulled, net)
         self.seen_held_s[number] = self.held_s[group]
         self._then(number, _Stage.GATHERED, pulled)
 
-    def _hold(self, group: Ints, group_s: Floats, servers_s: Floats) -> None:
+    def _hold(self, group: Ints, group_s: Floats, servers: Ints, servers_s: Floats) -> None:
         # Both ways at once are not told apart: half of each is what a collective, which needs both, waits.
-        self.held_s = self.held_s + servers_s / 2
+        self.held_s[servers] += servers_s / 2
         self.held_s[group] += group_s / 2
 
-    def _shards(self, number: int, *, pushing: bool) -> tuple[Ints, Ints, Floats, Floats]:
-        """Return by server its member of the group, seconds and delay of a message; and members' first ones."""
+    def _shards(self, number: int, *, pushing: bool) -> tuple[Ints, Ints, Ints, Floats, Floats]:
+        """Return servers in their members' order; by server, who asks it; by member, the place of its first server.
+
+        The last two are seconds and delay of a message. Members serve their own parts themselves, those of ranks
+        outside are dealt out evenly.
+        """
         n, group = self.cluster.size, self.members[number]
-        k, servers = len(group), np.arange(n)
-        member = servers * k // n
+        outside = np.setdiff1d(np.arange(n), group)
+        member = np.concatenate([np.arange(len(group)), np.arange(len(outside)) % len(group)])
+        order = np.argsort(member, kind="stable")
+        servers, member = np.concatenate([group, outside])[order], member[order]
         ways = (group[member], servers) if pushing else (servers, group[member])
         there = group[member] != servers
-        sending = np.where(there, self.job.model_bytes / n / self.cluster.network.rate(*ways), 0.0)
-        delay = np.where(there, self.cluster.network.delay(*ways), 0.0)
-        return member, -(-np.arange(k) * n // k), sending, delay
+        rate = self.cluster.network.rate(*ways) * self.job.crowded_share
+        sending = np.where(there, self.job.model_bytes / n / rate, 0.0)
+        delay = np.where(there, self.cluster.network.delay(*ways) + self.job.ask_s / 2, 0.0)
+        return servers, member, np.searchsorted(member, np.arange(len(group))), sending, delay
