@@ -68,7 +68,7 @@ def test_a_misspelt_key_names_the_nearest(right, wrong, says):
     [
         ("version = 1\nworld_size =", "not valid TOML"),
         ('torch_version = "2"\nworld_size = 0', "world_size: .*greater than 0"),
-        ('version = 7\ntorch_version = "2"\nworld_size = 1', "version: is 7, this release reads 1, 2 and 3"),
+        ('version = 7\ntorch_version = "2"\nworld_size = 1', "version: is 7, this release reads 1, 2, 3 and 4"),
         ("world_size = 1", "torch_version: .*required"),
     ],
 )

@@ -12,6 +12,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from omnizen.measure.crowd import measure_crowd
 from omnizen.measure.device import measure_devices
 from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts, Kind, StepFacts
 from omnizen.measure.gradient import PatternProbe, classify, nonzero_indices
@@ -55,6 +56,7 @@ def measure_job(comm: Comm, subject: Subject | None = None, *, budget_s: float =
             "devices": rated,
             "gradients": gradients,
             "step": step,
+            "crowd": measure_crowd(comm, max(1, sum(g.nbytes for g in gradients) // comm.size)),
         }
     )
 
