@@ -40,7 +40,7 @@ def strategies(
     from rich.console import Console
 
     from omnizen.bench import strategies as bench
-    from omnizen.bench.rows import append, read
+    from omnizen.bench.rows import adding, read
     from omnizen.bench.strategies_verdict import table, verdict
     from omnizen.bench.tables import show
     from omnizen.cli.lists import dilation_factor, numbers, words
@@ -56,13 +56,11 @@ def strategies(
             kinds=tuple(words(kinds)), rounds=rounds, seconds=seconds, draws=draws, seed=seed, enough_s=enough,
             limit_s=limit,
         )  # fmt: skip
-        if json is not None:
-            append(json, [])
+        keep = adding(json)
         rows = bench.run_strategies(
             settings, on_line=lambda text: console.print(text, highlight=False, markup=False)
         )
-        if json is not None:
-            append(json, rows)
+        keep(rows)
     show(console, table(rows))
     for line in verdict(rows):
         console.print(line, highlight=False, markup=False)
