@@ -114,6 +114,28 @@ class NoteEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchEvent:
+    """A decision of the automatic optimizer.
+
+    Args:
+        start_s: seconds since the run's start.
+        phase: of the search, such as "cold start" or "prices".
+        decision: "probed", "rejected", "chose" and the like.
+        text: in words, with numbers.
+        loss: at the end of a probe; None where nothing was probed, or where it diverged.
+        losses: of a probe, thinned.
+    """
+
+    event: ClassVar[str] = "search"
+    start_s: float
+    phase: str
+    decision: str
+    text: str
+    loss: float | None = None
+    losses: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndEvent:
     """The run ended in order; a file without it was cut short."""
 
@@ -122,9 +144,10 @@ class EndEvent:
     seconds: float
 
 
-Event = RunEvent | StepEvent | SpanEvent | PlanEvent | BalanceEvent | NoteEvent | EndEvent
+Event = RunEvent | StepEvent | SpanEvent | PlanEvent | BalanceEvent | NoteEvent | SearchEvent | EndEvent
 EVENTS: dict[str, type[Event]] = {
-    kind.event: kind for kind in (RunEvent, StepEvent, SpanEvent, PlanEvent, BalanceEvent, NoteEvent, EndEvent)
+    kind.event: kind
+    for kind in (RunEvent, StepEvent, SpanEvent, PlanEvent, BalanceEvent, NoteEvent, SearchEvent, EndEvent)
 }
 MOST, MOST_RANKS = 1e18, 100_000
 """Larger numbers in a file are damage."""
@@ -275,6 +298,7 @@ _SOME: _Rule = (lambda v: _whole(v, 0), "int from 0")
 _RULES_BY_NAME: dict[str, _Rule] = {
     "dilation": (lambda v: _number(v, 1e-6), "float above 0"),
     "loss": (lambda v: v is None or type(v) is float or _number(v), "float | None"),  # NaN is worth seeing
+    "losses": (_each(_number), "list of losses"),
     "model": (_model, "dict of params (int) and name (str)"),
     "own_s": (_each(lambda v: _number(v, 0)), "list of seconds"),
     "rank": (lambda v: _whole(v, 0, MOST_RANKS), f"int from 0 to {MOST_RANKS}"),

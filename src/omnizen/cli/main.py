@@ -10,7 +10,7 @@ from typing import NoReturn
 import typer
 
 from omnizen._version import __version__
-from omnizen.cli import bench, check, cite, data, demo, lab, measure, plan, report
+from omnizen.cli import bench, check, cite, data, demo, lab, measure, plan, report, tune
 from omnizen.errors import OmnizenError
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ lab.register(app)
 measure.register(app)
 plan.register(app)
 report.register(app)
+tune.register(app)
 bench.register(app)
 demo.register(app)
 

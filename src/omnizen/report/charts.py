@@ -127,10 +127,16 @@ def loss_by_second(runs: Sequence[RunData]) -> Figure | None:
 
 
 def _losses(curves: list[list[tuple[float, float]]], runs: Sequence[RunData], axis: str) -> Figure | None:
-    lines = [line(i, run.label, thin(c)) for i, (run, c) in enumerate(zip(runs, curves, strict=True)) if c]
+    named = [(run.label, thin(curve)) for run, curve in zip(runs, curves, strict=True)]
+    return by_place(named, axis, "loss")
+
+
+def by_place(curves: Sequence[tuple[str, Sequence[tuple[float, float]]]], x: str, y: str) -> Figure | None:
+    """Lines of named curves, each in the colour of its place; None where no curve has a point."""
+    lines = [line(i, name, curve) for i, (name, curve) in enumerate(curves) if curve]
     if not lines:
         return None
-    return _figure(lines, height=320, xaxis={"title": {"text": axis}}, yaxis={"title": {"text": "loss"}})
+    return _figure(lines, height=320, xaxis={"title": {"text": x}}, yaxis={"title": {"text": y}})
 
 
 def line(i: int, name: str, points: Sequence[tuple[float, float]]) -> Figure:

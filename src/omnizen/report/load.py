@@ -18,6 +18,7 @@ from omnizen.events import (
     NoteEvent,
     PlanEvent,
     RunEvent,
+    SearchEvent,
     SpanEvent,
     StepEvent,
     events_path,
@@ -43,6 +44,7 @@ class RankLog:
     plans: list[PlanEvent] = field(default_factory=list)
     balances: list[BalanceEvent] = field(default_factory=list)
     notes: list[NoteEvent] = field(default_factory=list)
+    searches: list[SearchEvent] = field(default_factory=list)
     end: EndEvent | None = None
 
 
@@ -191,6 +193,8 @@ def _last_run(rank: int, events: Sequence[Event], problems: list[str]) -> RankLo
             log.balances.append(event)
         elif isinstance(event, NoteEvent):
             log.notes.append(event)
+        elif isinstance(event, SearchEvent):
+            log.searches.append(event)
         else:
             log.end = event
     if earlier:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omnizen.errors import UserError
 from omnizen.measure.files import check_apart, check_can_write, write_whole
-from omnizen.report import candidates, more_machines, numbers, planned, sections, words
+from omnizen.report import candidates, more_machines, numbers, planned, searched, sections, words
 from omnizen.report.analysis import predicted, summarise
 from omnizen.report.load import RunData, load_runs
 from omnizen.report.markup import Html, html, paragraph
@@ -17,6 +17,7 @@ from omnizen.report.trace import write_trace
 
 SECTIONS = (
     ("comparison", "Side by side"),
+    ("search", "Search"),
     ("time", "Time"),
     ("loss", "Loss"),
     ("prediction", "Prediction"),
@@ -72,6 +73,7 @@ def render(runs: Sequence[RunData]) -> str:
 
     body = [
         sections.comparison(runs),
+        searched.searched(runs),
         sections.time(runs),
         sections.loss(runs),
         sections.prediction(runs),
@@ -83,7 +85,9 @@ def render(runs: Sequence[RunData]) -> str:
         sections.about(runs),
     ]
     title = f"Omnizen report: {', '.join(run.label for run in runs)}"
-    shown = [(name, text) for name, text in SECTIONS if name != "comparison" or len(runs) > 1]
+    missing = {"comparison"} if len(runs) == 1 else set()
+    missing |= set() if any(map(searched.decisions, runs)) else {"search"}
+    shown = [(name, text) for name, text in SECTIONS if name not in missing]
     contents = "".join(f'<li><a href="#{name}">{text}</a></li>' for name, text in shown)
     assets = files("omnizen.report") / "assets"
     style, script = ((assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))

@@ -53,6 +53,13 @@ class LocalBoard:
             return self._texts.get(key)
 
 
+def common_board() -> Board:
+    """Return a board for all ranks of the default process group, or for one rank alone."""
+    import torch.distributed as dist
+
+    return StoreBoard() if dist.is_initialized() else LocalBoard()
+
+
 class Ending:
     """When the ranks of a group stop: after a round that its first rank names while it is under way.
 

@@ -13,6 +13,8 @@ from omnizen.train.tuning.task import Weights
 
 Schemes = str | Mapping[str, str]
 """The name of a scheme, or names by pattern of parameter."""
+MOST_LOSSES, LAST_LOSSES = 400, 100
+"""Of a result that is kept in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +117,12 @@ def merged(taken: Sequence[Sequence[tuple[float, float]]], way: Way) -> list[Upd
             loss = sum(taken[r][step][1] * samples[r] for r in team) / total
             updates.append(Update(max(taken[r][step][0] for r in team), loss, total))
     return sorted(updates, key=lambda u: u.at_s)
+
+
+def thinned(losses: Sequence[float]) -> tuple[float, ...]:
+    """Return some of many losses: the last ones and others evenly; all of them where one is no number."""
+    if len(losses) <= MOST_LOSSES or not all(abs(loss) < float("inf") for loss in losses):
+        return tuple(losses)
+    early = losses[:-LAST_LOSSES]
+    every = -(-len(early) // (MOST_LOSSES - LAST_LOSSES))
+    return (*early[::every], *losses[-LAST_LOSSES:])
