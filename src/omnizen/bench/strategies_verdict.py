@@ -16,6 +16,8 @@ NEAR_EFFICIENCY, NEAR_SIMULATED = 0.15, 0.10
 """How near predictions must be: of compute groups by formula, and of all strategies by simulation."""
 MEDIAN, HIGH = 0.0, 0.05
 """What the regrets' median and 95th percentile must reach."""
+CASES = 60
+"""Of so many cases at least."""
 WAYS = ("formula", "simulated", "efficiency")
 
 
@@ -71,7 +73,8 @@ def verdict(rows: Sequence[Row]) -> list[str]:
         values = [r.value for r in rows if (r.metric, r.method) == ("regret", method) and r.value is not None]
         median, high = quantile(values, 0.5), quantile(values, 0.95)
         reached = "reached" if median <= MEDIAN + 1e-9 and high <= HIGH else "NOT reached"
-        word = f"; the target (0 and {HIGH:.0%}) is {reached}" if method == "plan" else ""
+        few = f" so far: it asks for {CASES} cases" if len(values) < CASES else ""
+        word = f"; the target (0 and {HIGH:.0%}) is {reached}{few}" if method == "plan" else ""
         lines.append(
             f"{method}: regret over {len(values)} cases (measured samples/s, drawn prices): median {median:.2%}, "
             f"95th percentile {high:.2%}, largest {max(values):.1%}{word}"
