@@ -74,7 +74,7 @@ class Buffers:
 
     def take_sum(self, total: Tensor) -> None:
         """Write what ``packed(1.0, ...)`` of several ranks adds up to."""
-        for i, slot in enumerate(self.layout.slots[: self._averaged]):
+        for i, slot in enumerate(self.layout.slots):  # one whose bringer changed meanwhile came twice
             self.layout.view(total, slot).div_(max(1.0, float(total[self.layout.numel + i])))
         self._late = total
         self.finish()

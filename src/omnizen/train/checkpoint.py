@@ -34,6 +34,7 @@ from omnizen.measure.texts import gather_texts
 from omnizen.reducers.state import from_state_dict, state_dict
 from omnizen.train.control import Turn
 from omnizen.train.everyone import on_everyone
+from omnizen.train.odd import check_finite
 from omnizen.train.start import as_bytes
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def save(run: Run, folder: str | Path) -> None:
     """Write a checkpoint (collective); an earlier one of that name is replaced when the new one is complete.
 
     Raises:
+        NotFinite: weights hold NaN or infinity; the earlier checkpoint stays.
         UserError: on all ranks, when a rank cannot write there, when the folder holds anything but a checkpoint, or
             in the middle of gradient accumulation.
         UnevenInputs: another rank does something else.
@@ -62,6 +64,7 @@ def save(run: Run, folder: str | Path) -> None:
     run.pulls.flush(state=True)
     run.driver.flush()
     run.driver.check_save()
+    _on_everyone(run, lambda: check_finite(run.model))
     partial, old = (target.with_name(f"{target.name}.{kind}") for kind in ("partial", "old"))
 
     def begin() -> None:
@@ -208,6 +211,8 @@ def _go_on(run: Run, path: Path, shared: dict[str, Any], own: dict[str, Any], fo
     from omnizen.plan.plan import Plan
 
     with _reading(path):
+        if own["loader"] is not None:  # what it refuses it refuses before weights change
+            run.loader.load_state_dict(own["loader"])
         run.pulls.restart()  # nothing of before is sent any more
         load_shared(run.model, run.optimizers, found, shared)
         kept = Plan.from_toml(shared["plan"], source=f"the plan in {path}") if shared["plan"] else None
@@ -353,7 +358,5 @@ def restore_own(run: Run, own: dict[str, Any]) -> None:
     torch.set_rng_state(own["torch"])
     if own["cuda"] is not None:
         torch.cuda.set_rng_state(own["cuda"])
-    if own["loader"] is not None:
-        run.loader.load_state_dict(own["loader"])
     if own["balance"] is not None and run.balance is not None:
         run.balance.load_state_dict(own["balance"])

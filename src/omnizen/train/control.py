@@ -52,6 +52,7 @@ class Word:
         buffers: whether the model's buffers changed since the last step.
         told: numbers for whoever listens on all ranks.
         lr: one number that differs where learning rates do.
+        odd: whether the loss is no number.
     """
 
     turn: Turn
@@ -60,6 +61,7 @@ class Word:
     buffers: bool = False
     told: tuple[float, ...] = ()
     lr: float = 0.0
+    odd: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Agreement:
         buffers: whether any rank's buffers changed.
         mean_weight: of all ranks.
         told: each rank's numbers.
+        odd: ranks whose loss is no number.
     """
 
     factor: float
@@ -79,11 +82,12 @@ class Agreement:
     buffers: bool
     mean_weight: float
     told: Told = ()
+    odd: tuple[int, ...] = ()
 
 
 def say(word: Word, comm: Comm) -> Pending[list[Parts]]:
     """Send a word to all ranks; waits for nobody."""
-    row = [word.turn, word.step, word.weight, word.buffers, word.lr, *word.told]
+    row = [word.turn, word.step, word.weight, word.buffers + 2 * word.odd, word.lr, *word.told]
     return comm.all_gather([torch.tensor(row, dtype=torch.float64, device=comm.device)])
 
 
@@ -123,8 +127,9 @@ def agree(
     total, size = sum(weights), len(weights)
     mean = weights[0] if min(weights) == max(weights) else total / size
     share = word.weight / mean if mean else 1.0
+    odd = tuple(place for place, r in enumerate(rows) if int(r[3]) & 2)
     factor = share if not summed else (float(size) if word.weight or not total else 0.0)
-    return Agreement(factor, share, any(r[3] for r in rows), mean, tuple(tuple(r[5:]) for r in rows))
+    return Agreement(factor, share, any(int(r[3]) & 1 for r in rows), mean, tuple(tuple(r[5:]) for r in rows), odd)
 
 
 def _advice(rows: list[list[float]]) -> str:

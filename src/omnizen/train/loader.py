@@ -175,6 +175,10 @@ class ShardedLoader:
             yield batch
         self.epoch, self.position, self._resumed = self.epoch + 1, 0, True
 
+    def batch_in_hand(self) -> str:
+        """Return which batch was handed out last, in words; the same on all ranks."""
+        return f"batch {self.position - 1} of epoch {self.epoch}"
+
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of the given epoch; not needed, passes count themselves."""
         self.epoch, self.position, self._resumed, self._within = epoch, 0, True, False
@@ -197,10 +201,10 @@ class ShardedLoader:
                 "same groups"
             )
         for name, now in self._shape().items():
-            if state[name] != now:
+            if state.get(name) != now:
                 raise UserError(
-                    f"the saved place in the data is one in {state[name]} {name}, this loader has {now}; resume "
-                    "with the same data and batch size"
+                    f"the saved place in the data is one in {state.get(name)} {name}, this loader has {now}; "
+                    "resume with the same data and batch size"
                 )
         self.epoch, self.position, self._resumed = state["epoch"], state["position"], True
         self._within, self.sampler.turn = self.position > 0, state["pass"]

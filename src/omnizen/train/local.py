@@ -100,7 +100,6 @@ class LocalSteps(InStep):
             )
         self._waiting = None
         seconds = self.meet(Turn.ROUND)
-        self._busy_s = 0.0
         self.rounds += 1
         return self.counts.tell(seconds)
 
@@ -113,7 +112,7 @@ class LocalSteps(InStep):
         rows = self._engine.call(partial(self._exchange, turn))
         self._engine.buffers.finish()
         self._run.pulls.waited(began, time.monotonic())
-        self._steps, self._samples = 0, 0.0
+        self._steps, self._samples, self._busy_s = 0, 0.0, 0.0
         self._since = None if self.dealt else self.clock()
         return [busy / steps if steps else 0.0 for steps, busy, _ in rows]
 
@@ -129,10 +128,12 @@ class LocalSteps(InStep):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.rounds, self._exchanges, self._engine.step = state["rounds"], state["exchanges"], state["step"]
-        self.counts.load_state_dict(state["counts"])
-        for optimizer, kept in zip(self._run.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
+        self._engine.step = state.get("step", self._engine.step)
+        self.rounds, self._exchanges = state.get("rounds", 0), state.get("exchanges", 0)
+        if "counts" in state:  # not where another strategy wrote it, whose optimizers were restored already
+            self.counts.load_state_dict(state["counts"])
+            for optimizer, kept in zip(self._run.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(kept)
         self._steps, self._samples, self._waiting = 0, 0.0, None
         self._since, self._busy_s = None, 0.0
         self._start = self._copies()

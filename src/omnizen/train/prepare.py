@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from omnizen._version import __version__
 from omnizen.errors import UserError
 from omnizen.measure.around import lab_facts
 from omnizen.measure.texts import gather_texts
@@ -183,6 +184,7 @@ def _agree(
             "seed": run.seed,
             "reads": "none" if wishes.reads is None else "given",
             "loader": describe_loader(loader),
+            "releases": f"omnizen {__version__}, torch {torch.__version__.split('+')[0]}",
             "balance": course.balance,
             "optimizers": describe_optimizers(run.optimizers, model) if synchronous else "each rank's own",
         }
@@ -215,8 +217,11 @@ def _share(run: Run, loader: Any, shares: Shares | None, samples: tuple[int, ...
         if isinstance(run.driver, LocalSteps):
             return LocalLoader(loader, run, run.driver, seed)
         if isinstance(run.driver, Groups):
-            return GroupLoader(loader, run.driver, seed, run._count, samples)
-        shared = ShardedLoader(loader, run.rank, run.size, seed, run._count, shares)
+            drawn = GroupLoader(loader, run.driver, seed, run._count, samples)
+            run.engine.odd.where = drawn.batch_in_hand
+            return drawn
+        dealt = shared = ShardedLoader(loader, run.rank, run.size, seed, run._count, shares)
+        run.engine.odd.where = dealt.batch_in_hand
     else:
         shared = CountingLoader(loader, run._count, lambda: run.engine.announce(Turn.LOADER_ENDED))
     if run.pulls.ahead:

@@ -28,6 +28,7 @@ from omnizen.spans import span
 from omnizen.train.buffers import Buffers
 from omnizen.train.control import Agreement, Turn, Word, agree, say
 from omnizen.train.guard import StepGuard, holds_any
+from omnizen.train.odd import OddGradients, is_odd
 from omnizen.train.router import trainable
 from omnizen.train.units import Unit
 from omnizen.train.wire import Wire
@@ -113,6 +114,7 @@ class Engine:
         """How long the user's thread has waited outside of backward."""
         self.probe: Callable[[Unit], None] | None = None
         self.loss_scale: Callable[[], float] = lambda: 1.0
+        self.odd = OddGradients()
         self._take_weight, self._model = take_weight, model
         self._params = trainable(model)
         self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
@@ -158,6 +160,7 @@ class Engine:
             )
         if not self.alone:
             self._guard.check(optimizer)
+        self.odd.check(optimizer, self.step)
 
     @property
     def broken_off(self) -> bool:
@@ -234,7 +237,7 @@ class Engine:
         if self.wire.failed is not None:
             raise self.wire.failed
         with self._lock:
-            now = self._open() if self._round is None else self._round
+            now = self._open(param) if self._round is None else self._round
             if now.graph != torch._C._current_graph_task_id():
                 raise OmnizenError(BROKE_OFF)
             now.arrived_s[id(param)] = time.monotonic()
@@ -243,7 +246,7 @@ class Engine:
             while now.submitted < len(now.waiting) and now.waiting[now.submitted] <= 0:
                 self._submit(now)
 
-    def _open(self) -> Round:
+    def _open(self, first: Tensor) -> Round:
         for name, param in self._frozen:
             if param.requires_grad:
                 raise UserError(
@@ -258,12 +261,13 @@ class Engine:
                     f"{param.dtype} {list(param.shape)} on {param.device}; convert or move the model before "
                     "run.prepare()"
                 )
-        word = Word(
-            Turn.STEP, self.step, self._take_weight(), self.buffers.changed(), self.tell(), self.learning_rates()
-        )
+        weight, loss_scale = self._take_weight(), self.loss_scale()
+        odd = bool(weight) and loss_scale == 1.0 and is_odd(first.grad)
+        lr = self.learning_rates()
+        word = Word(Turn.STEP, self.step, weight, self.buffers.changed(), self.tell(), lr, odd)
         waiting = [] if self.alone else [len(unit.params) for unit in self.units]
         self._round = Round(
-            torch._C._current_graph_task_id(), waiting, word, self.usual_weight, loss_scale=self.loss_scale()
+            torch._C._current_graph_task_id(), waiting, word, self.usual_weight, loss_scale=loss_scale
         )
         if not self.alone:
             self.control.step = word.step
@@ -355,6 +359,9 @@ class Engine:
         if now.agreed is not None:
             self._complete(now, now.agreed)
             now.ended_s = time.monotonic()
+            self.odd.heard(now.agreed.wait().odd)
+        elif self.gradients.size == 1:
+            self.odd.heard((0,) if now.word.odd else ())
         self._round = None
         self._guard.synchronised()
         for observer in list(self.observers):

@@ -46,7 +46,7 @@ class WeightedGradients(InStep):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.switched = state["switched"]
+        self.switched = state.get("switched", False)
         self._run.weight_factor = 1.0 if self.switched else self.strategy.weights[self._run.rank]
 
     def _switch(self, now: bool) -> None:

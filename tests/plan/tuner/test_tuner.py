@@ -253,3 +253,23 @@ def test_saved_states_that_are_refused():
 def test_results_that_are_refused():
     with pytest.raises(UserError, match="0 seconds or more"):
         Tuner(settings()).tell(Result(-1.0, 1))
+
+
+def test_a_point_that_diverges_in_a_longer_probe_is_never_chosen() -> None:
+    tuner = Tuner(Settings(workers=1, search="halving", probe_s=8.0, steps=(0.1, 0.05, 0.02, 0.01)))
+    while isinstance(action := tuner.next(), Probe):
+        longer = action.start is not None
+        tuner.tell(Result(action.seconds, 10, (1.0, math.nan if longer else action.point.step)))
+    assert isinstance(action, Train)
+    assert action.point.step == pytest.approx(0.05)
+
+
+def test_training_that_always_fails_comes_to_an_end() -> None:
+    tuner = Tuner(Settings(workers=1, search="halving", probe_s=8.0, steps=(0.1,)))
+    for _ in range(200):
+        action = tuner.next()
+        if isinstance(action, Done):
+            break
+        good = isinstance(action, Probe) and len(tuner.trials) == 0
+        tuner.tell(Result(1.0, 1, (1.0,)) if good else Result(0.0, 0, (), error="no machine"))
+    assert "6 times in a row" in action.reason

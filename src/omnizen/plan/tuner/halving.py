@@ -48,6 +48,7 @@ def race(book: Book, points: Sequence[Point]) -> Generator[Action, Result, Trial
     seconds = settings.probe_s / 2**RUNGS
     field: list[Trial] = []
     failed: list[Point] = []
+    blown: set[Point] = set()
     for point in points:
         if any(f.groups == point.groups and f.step <= point.step and f.momentum <= point.momentum for f in failed):
             book.note("skipped", f"{point}: a smaller step diverged")
@@ -69,9 +70,18 @@ def race(book: Book, points: Sequence[Point]) -> Generator[Action, Result, Trial
         for trial in field:
             longer = yield from book.probe(trial.point, seconds, trial.probe.number)
             if longer is None:
-                return min([*went_on, *field], key=lambda t: t.score)
-            if not longer.reason:
+                return _least([*went_on, *field], blown)
+            if longer.reason:
+                blown.add(trial.point)
+            else:
                 went_on.append(longer)
+        if not went_on:  # what held in a shorter time is left, never what did not hold in a longer one
+            tried = set(points)
+            return _least([t for t in book.recent if not t.reason and t.point in tried], blown)
         book.keep_only(*went_on)
-        field, seconds = went_on or field[:1], 2 * seconds
+        field, seconds = went_on, 2 * seconds
     return field[0] if field else None
+
+
+def _least(trials: Sequence[Trial], blown: set[Point]) -> Trial | None:
+    return min((t for t in trials if t.point not in blown), key=lambda t: t.score, default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Generator
 from dataclasses import asdict, replace
 from typing import Any
@@ -23,6 +24,8 @@ from omnizen.plan.tuner.settings import Settings
 
 VERSION = 1
 SEARCHES = {"grid": grid, "halving": halving, "model": model}
+MOST_FAILURES = 5
+"""Stretches of training in a row that may diverge or fail, each gone back from with a tenth of the step size."""
 LOWER = 2
 """How often a cold start in which everything diverged is repeated with steps a hundred times smaller."""
 
@@ -62,8 +65,10 @@ class Tuner:
         """
         if isinstance(self._action, Done):
             raise UserError(f"the tuner is done ({self._action.reason}); it expects no more results")
-        if not result.seconds >= 0 or result.updates < 0:
-            raise UserError(f"a result takes 0 seconds or more, got {result.seconds} s, {result.updates} updates")
+        if not 0 <= result.seconds < math.inf or result.updates < 0:
+            raise UserError(
+                f"a result takes 0 seconds or more, and an end, got {result.seconds} s, {result.updates} updates"
+            )
         self._told.append((self._action, result))
         self._action = self._script.send(result)
 
@@ -136,6 +141,7 @@ def _script(book: Book) -> Generator[Action, Result, None]:
     if found is None:
         yield Done("every probe diverged or failed; the notes say with what")
         return
+    failures = 0
     while True:
         book.chose(found)
         phase, book.phase = book.phase, "training"
@@ -151,8 +157,13 @@ def _script(book: Book) -> Generator[Action, Result, None]:
             book.note(
                 "rejected", f"{found.point}: training diverged or failed ({result.error or 'no finite loss'})"
             )
+            failures += 1
+            if failures > MOST_FAILURES:
+                yield Done(f"training failed {failures} times in a row; the notes say with what")
+                return
             found = _smaller(found)
         else:
+            failures = 0
             found = _as_trained(found, result)
             if not book.settings.steady:
                 book.phase = phase

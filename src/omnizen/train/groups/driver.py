@@ -54,6 +54,7 @@ class Groups:
         self.members = Members(groups, lambda: self._box.lost() | self._aside.lost())
         self.group = self.members.group_of(run.rank)
         self._comms = {tuple(map(tuple, groups)): (self._inside, run.engine.control)}
+        run.engine.odd.called = lambda rank: self.members.groups[self.group][rank]
         self._params, owners = owned_params(run.model, run.optimizers)
         shards = cut(self._params, run.size)
         self._layout = Layout(
@@ -304,8 +305,9 @@ class Groups:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin anew from the weights and the optimizer's state that were restored."""
-        self._run.engine.step = state["step"]
-        self._copies = Copies(self._layout.shards, self._params, len(self.members.groups), state["version"])
+        self._run.engine.step = state.get("step", self._run.engine.step)
+        version = state.get("version", self._run.engine.step)  # none where another strategy wrote it
+        self._copies = Copies(self._layout.shards, self._params, len(self.members.groups), version)
         self.client.lock = self._copies.lock
         self._sequence = 0
         self._taken.clear()

@@ -213,6 +213,10 @@ class GroupLoader:
         self.sampler.regroup(samples, book.read())
         self._regrouped = True
 
+    def batch_in_hand(self) -> str:
+        """Return which batch was handed out last, in words; the same in all of a group."""
+        return f"batch {self.sampler.handed - 1} of this group's epoch {self.epoch}"
+
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the data, after a meeting and before anybody goes on."""
         place = {"epoch": self.epoch, "resumed": self._resumed, "samples": self.sampler.samples}
