@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from omnizen.comm.torch_pg import thread_gloo_ranks
 from omnizen.errors import UserError
 from omnizen.strategies.groups import groups
 from omnizen.train.groups.tickets import TicketBook
 from omnizen.train.run import Run
 from tests.train.groups.test_groups_data import one_step, prepared
-from tests.train.helpers import assert_equal, make_run, on_ranks, weights
+from tests.train.helpers import assert_equal, on_ranks, weights
 
 
 def momenta(run: Run) -> list[torch.Tensor]:
@@ -59,14 +58,6 @@ def check(results: list[Any]) -> None:
 
 def test_groups_change_twice_in_an_epoch() -> None:
     check(on_ranks(4, changing))
-
-
-def test_groups_change_over_gloo() -> None:
-    def work(comm: Any) -> Any:
-        with make_run(comm) as run:
-            return changing(run)
-
-    check(thread_gloo_ranks(4, work))
 
 
 def test_groups_change_between_two_passes() -> None:
