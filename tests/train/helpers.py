@@ -19,7 +19,7 @@ def make_run(comm: Any, **options: Any) -> Run:
     return Run(comm, comm.sub(range(comm.size), "control"), **options)
 
 
-def on_ranks(size: int, body: Callable[[Run], Any], *, timeout_s: float = 10.0, **options: Any) -> list[Any]:
+def on_ranks(size: int, body: Callable[[Run], Any], *, timeout_s: float = 30.0, **options: Any) -> list[Any]:
     """Run ``body(run)`` on thread ranks, each with a run of its own that is closed afterwards."""
 
     def work(comm: Any) -> Any:
