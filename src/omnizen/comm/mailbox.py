@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from omnizen.comm.base import HasStep, check_parts
 from omnizen.errors import NoAnswer, PeerLost, PeerTimeout, UserError, of_user_code
@@ -13,6 +14,8 @@ from omnizen.spans import span
 from omnizen.types import Parts
 
 Answer = Callable[[int, Parts], Parts]
+LEAVING_S = 2.0
+"""How long a mailbox that closes waits for answers that are begun."""
 
 
 class MailboxBase:
@@ -33,6 +36,7 @@ class MailboxBase:
         self._answer: Answer | None = None
         self._lost: set[int] = set()
         self._closed = False
+        self._answering: set[int] = set()
         self._changed = threading.Condition()
 
     @property
@@ -96,6 +100,29 @@ class MailboxBase:
             asked = f"rank {self.members[self.rank]} could not answer rank {self.members[source]}"
             raise NoAnswer(f"{asked}: {of_user_code(error)}") from error
         return found
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Hold ``close`` up until the answer that this thread gives has left."""
+        me = threading.get_ident()
+        with self._changed:
+            self._answering.add(me)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._answering.discard(me)
+                self._changed.notify_all()
+
+    def stop_answering(self) -> bool:
+        """Take no further question and let answers that are begun leave; returns whether it was open until now."""
+        with self._changed:
+            if self._closed:
+                return False
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._answering <= {threading.get_ident()}, LEAVING_S)
+        return True
 
     def lost(self) -> frozenset[int]:
         """Return the ranks that are known to be gone."""

@@ -80,12 +80,13 @@ class Office:
             self.changed.wait_for(lambda: dest in self.boxes or dest in self.gone)
             box = self.boxes.get(dest)
         while (question := queue.get()) is not None and box is not None and dest not in self.gone:
-            try:
-                found = box.answered(source, question.parts)
-                question.answer = [p.detach().to("cpu", copy=True) for p in found]
-            except NoAnswer as error:
-                question.error = error
-            question.done.set()
+            with box.answering():
+                try:
+                    found = box.answered(source, question.parts)
+                    question.answer = [p.detach().to("cpu", copy=True) for p in found]
+                except NoAnswer as error:
+                    question.error = error
+                question.done.set()
             with self.lock:
                 self.waiting = [each for each in self.waiting if each[1] is not question]
 
@@ -116,6 +117,5 @@ class ThreadMailbox(MailboxBase):
 
     def close(self) -> None:
         """Tell the others that this rank is gone."""
-        if not self._closed:
-            self._closed = True
+        if self.stop_answering():
             self._office.lose(self.rank)

@@ -85,12 +85,13 @@ class TorchMailbox(MailboxBase):
                 if kind is Kind.BYE:
                     self._say_bye(link, Kind.QUESTION)  # and end the thread there that answers this rank
                     break
-                try:
-                    said, found = Kind.ANSWER, seal(self.answered(peer, unseal(letter)))
-                except NoAnswer as error:
-                    text = torch.frombuffer(bytearray(str(error).encode()), dtype=torch.uint8)
-                    said, found = Kind.NO_ANSWER, seal([text])
-                link.send(Kind.ANSWER, said, found)(IDLE)
+                with self.answering():
+                    try:
+                        said, found = Kind.ANSWER, seal(self.answered(peer, unseal(letter)))
+                    except NoAnswer as error:
+                        text = torch.frombuffer(bytearray(str(error).encode()), dtype=torch.uint8)
+                        said, found = Kind.NO_ANSWER, seal([text])
+                    link.send(Kind.ANSWER, said, found)(IDLE)
         except RuntimeError:
             pass  # the connection of the two broke: all that ends is this thread, and who waits is told below
         self.lose(peer)
@@ -140,11 +141,8 @@ class TorchMailbox(MailboxBase):
 
     def close(self) -> None:
         """Tell the others that this rank is gone; waits a moment for them to hear it."""
-        if self._closed:
+        if not self.stop_answering():
             return
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
         for peer, asking in self._asking.items():
             if peer not in self._lost:
                 self._say_bye(asking.link, Kind.QUESTION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import torch
@@ -186,6 +187,31 @@ def names_who_is_gone(ranks: Launcher) -> None:
     ranks.run(size, body)
 
 
+def closes_behind_its_answers(ranks: Launcher) -> None:
+    """Answers that are begun when a rank closes its mailbox still arrive."""
+    if ranks.size == 1:
+        return
+
+    def body(comm: Any) -> None:
+        box, begun = comm.mailbox("law"), threading.Event()
+
+        def answer(_: int, parts: Parts) -> Parts:
+            begun.set()
+            time.sleep(0.2)
+            return parts
+
+        box.serve(answer)
+        if comm.rank == 1:
+            found = int(box.ask(0, _number(5)).wait()[0])
+            _require(found == 5, f"close: the answer of a rank that closes was {found}, not 5")
+        if comm.rank == 0:
+            begun.wait(comm.timeout_s)
+            box.close()
+        comm.barrier()
+
+    ranks.run(ranks.size, body)
+
+
 def is_metered(ranks: Launcher) -> None:
     """Each rank's meter counts parts' bytes and 8 for each part, when asking and when answering."""
     size = ranks.size
@@ -213,6 +239,7 @@ MAILBOX_LAWS: tuple[Law[Launcher], ...] = tuple(
         moves_any_parts,
         tells_of_errors,
         names_who_is_gone,
+        closes_behind_its_answers,
         is_metered,
     )
 )
