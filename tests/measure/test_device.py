@@ -65,8 +65,19 @@ def test_the_rate_leaves_the_warm_up_out():
 
     rates = measure_rate(step, {16: 16, 8: 8}, repeats=3, budget_s=100.0, clock=lambda: now[0])
     assert (rates[8].samples_per_s, rates[8].spread) == (8.0, 0.0)
-    assert (rates[16].samples_per_s, rates[16].step_s) == (8.0, 2.0)
+    assert (rates[16].samples_per_s, rates[16].step_s) == pytest.approx((16 * 3 / 7, 7 / 3))
     assert rates[16].spread == pytest.approx((3.2 - 1.4) / 2)
+
+
+def test_a_processor_that_rests_now_and_then_is_as_fast_as_it_is_on_the_whole():
+    now, calls = [0.0], [0]
+
+    def step(_batch):
+        calls[0] += 1
+        now[0] += 0.01 if calls[0] % 4 else 0.09  # three short steps, then the quota is used up
+
+    assert measure_rate(step, {1: 1}, clock=lambda: now[0])[1].samples_per_s == pytest.approx(4 / 0.12, rel=0.25)
+    assert calls[0] > 2 + 5
 
 
 def test_the_budget_stops_before_the_next_size():

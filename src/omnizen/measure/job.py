@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from statistics import median
+from itertools import count
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from omnizen.measure.device import measure_devices
 from omnizen.measure.facts import DeviceFacts, Facts, GradientFacts, Kind, StepFacts
 from omnizen.measure.gradient import PatternProbe, classify, nonzero_indices
 from omnizen.measure.links import measure_links, measure_meetings
-from omnizen.measure.model import Rate, measure_rate, model_digest
+from omnizen.measure.model import Rate, enough, measure_rate, model_digest
 from omnizen.measure.subject import Subject
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Comm
@@ -87,7 +88,7 @@ def measure_step(
     """Time forward and backward at the largest batch size with all ranks running, without communication.
 
     Args:
-        repeats: steps; the median counts, and the slowest rank's median is the step's.
+        repeats: steps, more where they are short; the mean counts, and the slowest rank's mean is the step's.
     """
     size = max(subject.batches)
     cuda = comm.device.type == "cuda"
@@ -97,9 +98,12 @@ def measure_step(
             torch.cuda.synchronize(comm.device)
         return clock()
 
-    forward, backward = [], []
+    forward: list[float] = []
+    backward: list[float] = []
     comm.barrier()
-    for turn in range(repeats + 1):
+    for turn in count():
+        if enough([a + b for a, b in zip(forward, backward, strict=True)], repeats):
+            break
         batch = subject.batches[size][turn % len(subject.batches[size])]
         subject.model.zero_grad(set_to_none=True)
         began = now()
@@ -109,7 +113,7 @@ def measure_step(
         if turn > 0:  # the first step pays for memory and set-up
             forward.append(middle - began)
             backward.append(now() - middle)
-    own = torch.tensor([median(forward), median(backward)], dtype=torch.float64, device=comm.device)
+    own = torch.tensor([fmean(forward), fmean(backward)], dtype=torch.float64, device=comm.device)
     slowest = max((part.tolist() for (part,) in comm.all_gather([own]).wait()), key=sum)
     return StepFacts(compute_s=sum(slowest), backward_s=slowest[1], samples=size)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TypeVar
 
 import torch
@@ -14,6 +15,11 @@ from torch import nn
 from omnizen.errors import UserError
 
 B = TypeVar("B")
+SPAN_S = 0.5
+"""Timed calls last at least so long together: a processor under a quota runs at full speed for some hundredths of a
+second, then rests, so that no single short call shows how fast it is."""
+MOST_CALLS = 100
+"""Of one size, however short they are."""
 
 
 def model_digest(model: nn.Module) -> str:
@@ -36,9 +42,9 @@ class Rate:
     """How fast a step runs at one batch size.
 
     Args:
-        samples_per_s: median.
-        spread: (80th - 20th percentile) / median.
-        step_s: median seconds of a step.
+        samples_per_s: over all timed steps.
+        spread: (80th - 20th percentile) / median of single steps.
+        step_s: mean seconds of a step.
     """
 
     samples_per_s: float
@@ -62,7 +68,7 @@ def measure_rate(
         step_fn: one forward and backward (and update, if it is to count).
         batches: a batch for each batch size.
         warmup: first calls at each size, which do not count.
-        repeats: calls that do.
+        repeats: calls that do, more where they take less than ``SPAN_S`` together.
         budget_s: seconds after which no further size is begun; the smallest is always measured.
         device: where the step runs, so that its queue is waited for.
         clock: seconds now.
@@ -79,11 +85,19 @@ def measure_rate(
             break
         for _ in range(warmup):
             step_fn(batches[size])
-        seconds = sorted(_one(step_fn, batches[size], device, clock) for _ in range(repeats))
-        middle = _percentile(seconds, 0.5)
-        spread = (_percentile(seconds, 0.8) - _percentile(seconds, 0.2)) / middle
-        rates[size] = Rate(size / middle, spread, middle)
+        seconds: list[float] = []
+        while not enough(seconds, repeats):
+            seconds.append(_one(step_fn, batches[size], device, clock))
+        seconds.sort()
+        spread = (_percentile(seconds, 0.8) - _percentile(seconds, 0.2)) / _percentile(seconds, 0.5)
+        step_s = fmean(seconds)
+        rates[size] = Rate(size / step_s, spread, step_s)
     return rates
+
+
+def enough(seconds: Sequence[float], repeats: int) -> bool:
+    """Return whether timed calls are enough to tell how fast a device is."""
+    return len(seconds) >= repeats and (sum(seconds) >= SPAN_S or len(seconds) >= MOST_CALLS)
 
 
 def _one(step_fn: Callable[[B], object], batch: B, device: torch.device | str, clock: Callable[[], float]) -> float:
