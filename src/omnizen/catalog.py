@@ -3,7 +3,7 @@ citation; a new method is one file and one row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omnizen import catalog_citations as citations
@@ -367,7 +367,11 @@ def selector(name: str, **settings: Any) -> Selector:
     return selector
 
 
+def _short(table: Mapping[str, Row]) -> Iterable[str]:
+    return SHORT if table is REDUCERS else ()
+
+
 def _row(name: str, table: Mapping[str, Row], what: str) -> Row:
     if name not in table:
-        raise UserError(f"{what}: {nearest(name, table, listed_by=LISTS_METHODS)}")
+        raise UserError(f"{what}: {nearest(name, table, listed_by=LISTS_METHODS, also=_short(table))}")
     return table[name]

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 SHORT = {"zen": "zen-coo"}
 """Other names of schemes."""
+LAZY = "lazy"
+"""Name of a scheme in plans; it belongs to training as a whole, so it is no row of the catalogue of reducers."""
+LAZY_SUMMARY = "gradients to owners, who update the rows and send them to those whose next batch reads them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,8 @@ def made(
         if name in wrappers and name not in table:
             check_parts(name, wrappers[name], 0)
         if name not in table:
-            raise UserError(f"{text!r}: {nearest(name, [*table, *wrappers], listed_by=LISTS_METHODS)}")
+            short = SHORT if table is reducers else ()
+            raise UserError(f"{text!r}: {nearest(name, [*table, *wrappers], listed_by=LISTS_METHODS, also=short)}")
         if call.args:
             raise UserError(f"{text!r}: settings of {name} need their names{example(name, table[name])}")
         return made_of(name, table[name], settings)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+_INSTALLED = sysconfig.get_paths()
+_OTHERS = (str(Path(__file__).parent), *(_INSTALLED[key] for key in ("stdlib", "purelib", "platlib")), "<frozen ")
+"""How the files of code begin that is not the user's own."""
 MOST_SHOWN = 12
 """Choices that an error lists where something else lists them all."""
+LIKE = 0.6
+"""From this likeness on (``difflib``'s, 0 to 1) a name is suggested for another; below, it was hardly meant."""
 LISTS_METHODS = "omnizen cite --list"
 """The command that lists the catalogue."""
 
@@ -86,7 +93,7 @@ class UnevenInputs(OmnizenError, RuntimeError):
 
 
 def of_user_code(error: BaseException) -> str:
-    """Return what an error in code of the user's own was, and the innermost line where it came from, in one line.
+    """Return what an error in code of the user's own was, and the innermost line of that code, in one line.
 
     Example:
         >>> try:
@@ -97,25 +104,45 @@ def of_user_code(error: BaseException) -> str:
     """
     message = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    own = [frame for frame in frames if not frame.filename.startswith(_OTHERS)] or frames
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     if isinstance(error, SyntaxError):  # whose message names the line
         place = ""
     return f"{type(error).__name__}{': ' if message else ''}{message}{place}"
 
 
-def nearest(given: object, allowed: Iterable[object], *, listed_by: str = "") -> str:
+def near(given: str, names: Sequence[str]) -> str:
+    """Return the name that somebody who wrote another one may have meant; empty where none is like it.
+
+    Example:
+        >>> near("zen-bitmp", ["zen-coo", "zen-bitmap"]), near("nosuch", ["stc", "dense"])
+        ('zen-bitmap', '')
+    """
+    plain: dict[str, str] = {}
+    for name in names:
+        plain.setdefault(name.lower(), name)
+    wanted = given.lower()
+    if close := difflib.get_close_matches(wanted, plain, n=1, cutoff=LIKE):
+        return plain[close[0]]
+    # Short names: one wrong letter is already half of "l1" for "l2".
+    one_off = (n for n in plain if len(n) == len(wanted) > 1 and sum(map(str.__ne__, n, wanted)) == 1)
+    return plain.get(next(one_off, ""), "")
+
+
+def nearest(given: object, allowed: Iterable[object], *, listed_by: str = "", also: Iterable[str] = ()) -> str:
     """Return a sentence that names the choice nearest to what was given, and then what is allowed.
 
     Args:
         listed_by: what lists all choices, such as a command; with it, a long list is cut after ``MOST_SHOWN``.
+        also: other names of these choices, which may be meant but are not listed.
 
     Example:
         >>> nearest("dens", ["dense", "zen"])
         "got 'dens'; did you mean 'dense'? allowed: dense, zen"
     """
     names = [str(a) for a in allowed]
-    close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    close = near(str(given), [*names, *also])
+    hint = f"did you mean {close!r}? " if close else ""
     shown = names if not listed_by or len(names) <= MOST_SHOWN + 1 else names[:MOST_SHOWN]
     more = f" and {len(names) - len(shown)} more ({listed_by} lists all)" if len(shown) < len(names) else ""
     return f"got {given!r}; {hint}allowed: {', '.join(shown) or 'nothing'}{more}"

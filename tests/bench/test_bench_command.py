@@ -16,7 +16,7 @@ from omnizen.errors import UserError
         (["e2e", "--dilation", "much"], "'auto' or a number"),
         (["sync", "--hosts", "two"], "comma-separated numbers"),
         (["sync", "--density", "0"], "density"),
-        (["sync", "--schemes", "zen"], "unknown scheme"),
+        (["sync", "--schemes", "zenn"], "unknown scheme"),
         (["e2e", "--hosts", "0"], "between 2 and 64 hosts, got 0"),
         (["e2e", "--batch", "0"], "batch must be at least 1, got 0"),
         (["e2e", "--seconds", "nan"], "timed steps may take more than 0"),
@@ -48,4 +48,5 @@ def test_help_names_the_options():
 @pytest.mark.parametrize("command", ["e2e", "sync", "kernels"])
 def test_a_file_of_rows_that_cannot_be_written_is_found_before_anything_runs(command, tmp_path):
     result = CliRunner().invoke(app, ["bench", command, "--json", str(tmp_path)])
-    assert isinstance(result.exception, IsADirectoryError)
+    assert isinstance(result.exception, UserError)
+    assert "cannot be written: it is a folder" in str(result.exception)

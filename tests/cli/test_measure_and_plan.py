@@ -82,6 +82,49 @@ def test_tables_may_be_lazy_where_facts_or_the_user_say_so(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (("-o", "plan8.toml"), "--out"),
+        (("--schemes", "dense", "--lazy", "x"), "--schemes, --lazy"),
+        (("--no-explain",), "--explain"),
+    ],
+)
+def test_what_at_would_ignore_is_refused(tmp_path, more, named):
+    result = run("plan", job(4).save(tmp_path / "facts.toml"), "--at", "8,64", *more)
+    assert isinstance(result.exception, UserError)
+    assert f"beside --at this has no effect: {named};" in str(result.exception)
+
+
+def test_files_of_another_kind_are_named(tmp_path):
+    from omnizen.plan.search import make_plan
+
+    facts = job(4)
+    plan = make_plan(facts).save(tmp_path / "plan.toml")
+    texts = {
+        "empty.toml": ("", "is empty; wanted here: facts, as `omnizen measure` writes them"),
+        "rows.jsonl": (
+            '{"bench": "sync"}\n{"bench": "sync"}\n',
+            "holds rows of benchmarks (JSON); wanted here: facts",
+        ),
+        "events.jsonl": ('{"event": "run"}\n{"event": "end"}\n', "holds events of a run (JSON); wanted"),
+        "x.json": ('{\n"a": 1\n}', "holds JSON; wanted"),
+        "page.html": ("<html>", "holds a page (HTML); wanted"),
+        "rates.toml": (
+            '[hosts.3]\nrate = "1mbit"\n',
+            "holds rates of hosts, as `omnizen lab --rates` reads them; wanted",
+        ),
+        "plan.toml": (plan.read_text(), "holds a plan, as `omnizen plan` writes it; wanted here: facts, as"),
+    }
+    for name, (text, says) in texts.items():
+        (tmp_path / name).write_text(text)
+        result = run("plan", tmp_path / name)
+        assert isinstance(result.exception, UserError)
+        assert f"{tmp_path / name} {says}" in str(result.exception)
+    with pytest.raises(UserError, match="holds facts, as `omnizen measure` writes them; wanted here: a plan, as"):
+        Plan.load(facts.save(tmp_path / "facts.toml"))
+
+
 def test_a_missing_facts_file_is_one_line(tmp_path):
     result = run("plan", tmp_path / "none.toml")
     assert isinstance(result.exception, UserError)
@@ -98,7 +141,8 @@ def test_facts_are_not_overwritten_by_their_plan(tmp_path):
 
 @pytest.mark.parametrize(("option", "says"), [("--schemes", "at least one name"), ("--at", "numbers of workers")])
 def test_lists_of_nothing_are_refused(tmp_path, option, says):
-    result = run("plan", job(4).save(tmp_path / "facts.toml"), "-o", tmp_path / "p.toml", option, ",")
+    out = ("-o", tmp_path / "p.toml") if option == "--schemes" else ()
+    result = run("plan", job(4).save(tmp_path / "facts.toml"), *out, option, ",")
     assert isinstance(result.exception, UserError)
     assert says in str(result.exception)
     assert not (tmp_path / "p.toml").exists()

@@ -1,6 +1,6 @@
 """What errors say."""
 
-from omnizen.errors import MOST_SHOWN, nearest
+from omnizen.errors import MOST_SHOWN, near, nearest, of_user_code
 
 
 def test_the_nearest_comes_first():
@@ -17,3 +17,24 @@ def test_a_long_list_is_cut_only_where_something_else_lists_it():
     assert cut.endswith(f"name{MOST_SHOWN - 1} and {40 - MOST_SHOWN} more (omnizen cite --list lists all)")
     one_more = names[: MOST_SHOWN + 1]
     assert nearest("x", one_more, listed_by="y") == f"got 'x'; allowed: {', '.join(one_more)}"
+
+
+def test_only_what_may_be_meant_is_suggested():
+    schemes = ["stc", "curve-poly", "zen-coo", "dense", "l2"]
+    assert [near(given, schemes) for given in ("nosuch", "mycodec.py", "zenn", "x", "")] == ["", "", "", "", ""]
+    assert [near(given, schemes) for given in ("DENSE", "l1", "zen-co")] == ["dense", "l2", "zen-coo"]
+    assert (
+        nearest("zenn", ["zen-coo", "dense"], also=["zen"])
+        == "got 'zenn'; did you mean 'zen'? allowed: zen-coo, dense"
+    )
+
+
+def test_an_error_is_placed_in_the_users_own_code():
+    import json
+
+    try:
+        json.loads("{")
+    except ValueError as error:
+        said = of_user_code(error)
+    assert said.startswith("JSONDecodeError: Expecting property name")
+    assert f"({__file__}, line " in said

@@ -60,6 +60,8 @@ def test_a_toml_file_gives_the_same(tmp_path: Path) -> None:
         ("r.txt", "x 10mbit\n", "host 'x' is not a number"),
         ("r.txt", "1 10mbit\n1 10mbit\n", "line 2: host 1 is named twice"),
         ("r.toml", "[host.3]\n", "did you mean 'hosts'"),
+        ("r.toml", "version = 4\n[[devices]]\nrank = 0\n", "it holds facts; wanted here: a table for each host"),
+        ("r.toml", "version = 1\n[[tensors]]\n", "it holds a plan; wanted here"),
         ("r.toml", '[hosts.3]\nuo = "1mbit"\n', "did you mean 'up'"),
         ("r.toml", '[hosts.3]\nup = "1mbit"\n', "both 'up' and 'down'"),
         ("r.toml", "[hosts.3]\nrate = 100\n", "has no unit"),

@@ -19,14 +19,16 @@ def raising(error):
     ("error", "reason"),
     [
         (LawBroken("here"), "here"),
-        (ValueError("no"), "raised ValueError: no"),
-        (SystemExit(0), "raised SystemExit: 0"),
-        (KeyboardInterrupt(), "raised KeyboardInterrupt: "),
+        (ValueError("no"), "raised ValueError: no (HERE)"),
+        (KeyError("x"), "raised KeyError: 'x' (HERE)"),
+        (SystemExit(0), "raised SystemExit: 0 (HERE)"),
+        (KeyboardInterrupt(), "raised KeyboardInterrupt (HERE)"),
     ],
 )
 def test_whatever_a_plug_in_raises_is_a_broken_law(error, reason):
     (verdict,) = verdicts([raising(error)], None)
-    assert (verdict.held, verdict.reason) == (False, reason)
+    line = raising(error).check.__code__.co_firstlineno + 1
+    assert (verdict.held, verdict.reason) == (False, reason.replace("HERE", f"{__file__}, line {line}"))
 
 
 def test_a_check_that_does_not_end_is_a_broken_law_and_the_rest_is_not_tried():

@@ -80,6 +80,8 @@ def test_an_error_reaches_the_future() -> None:
 def test_an_unknown_scheme_names_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'zen-coo'"):
         oz.ddp_hook("zen-co")
+    with pytest.raises(UserError, match="did you mean 'zen'"):
+        oz.ddp_hook("zenn")
 
 
 @pytest.mark.parametrize(("options", "said"), [({"process_group": 7}, "got 7"), ({"timeout_s": -1}, "got -1")])

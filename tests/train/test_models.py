@@ -342,6 +342,10 @@ def test_plans_that_differ_are_named() -> None:
     ("options", "said"),
     [
         ({"plan": "zen-co"}, "did you mean 'zen-coo'"),
+        ({"plan": "plan.tml"}, "'plan.tml' looks like the path of a file; the files of plans.* end in .toml"),
+        ({"plan": "runs/first"}, "'runs/first' looks like the path of a file"),
+        ({"plan": ""}, "got an empty text"),
+        ({"plan": "topk(densty=0.01)"}, "did you mean 'density'"),
         ({"plan": "dense", "reduction": "avg"}, "allowed: mean, sum"),
         ({"plan": "dense", "values": "float8"}, "float16"),
     ],

@@ -75,10 +75,17 @@ class Settings:
             raise UserError(f"seed must be at least 0, got {self.seed}")
 
 
-def quick(settings: Settings) -> dict[str, Any]:
-    """Return the changes that make a run end within a minute."""
-    methods = tuple(m for m in settings.methods if m in QUICK) or settings.methods[:2]
-    return {"methods": methods, "repeats": 1, "steps": 6, "min_steps": 2, "budget_s": 6.0, "warmup_steps": 1}
+def quick(settings: Settings, *, chosen: bool = False) -> dict[str, Any]:
+    """Return the changes that make a run end within a minute; methods that the user chose are kept."""
+    few = settings.methods if chosen else tuple(m for m in settings.methods if m in QUICK)
+    return {
+        "methods": few or settings.methods[:2],
+        "repeats": 1,
+        "steps": 6,
+        "min_steps": 2,
+        "budget_s": 6.0,
+        "warmup_steps": 1,
+    }
 
 
 def run_e2e(

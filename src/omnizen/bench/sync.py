@@ -84,7 +84,7 @@ def run_sync(
     from omnizen import catalog
     from omnizen.bench.sync_worker import SyncAnswer, SyncJob
 
-    names = list(schemes) or catalog.schemes("row-sparse")
+    names = [catalog.full_name(name) for name in schemes] or catalog.schemes("row-sparse")
     for name in names:
         if name not in catalog.REDUCERS:
             raise UserError(f"unknown scheme: {nearest(name, catalog.REDUCERS, listed_by=LISTS_METHODS)}")

@@ -10,7 +10,7 @@ import typer
 from omnizen.cli import auto, balance, bench_local, bench_plan, bench_strategies, compressors, curves, survey
 from omnizen.cli.folders import text_folder
 from omnizen.cli.lists import dilation_factor, numbers, words
-from omnizen.cli.options import JSON, RATE
+from omnizen.cli.options import JSON, RATE, given, refuse_beside
 from omnizen.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def e2e(
+    context: typer.Context,
     case: Annotated[str, typer.Option(help="What to train: lm, flights or cnn.")] = "lm",
     hosts: Annotated[int | None, typer.Option(help="How many workers, 8 unless --quick.")] = None,
     rate: RATE = "100mbit",
@@ -84,8 +85,11 @@ def e2e(
         repeats=repeats, steps=30 if steps is None else steps, budget_s=seconds, seed=seed, keep_runs=keep_runs,
         case_options={} if text is None else {"text": str(text)},
     )  # fmt: skip
+    if quick or verify:
+        idle = {"repeats", "seconds"} | ({"steps"} if not verify else set())
+        refuse_beside(context, "--verify" if verify else "--quick", given(context) & idle)
     if quick:
-        settings = replace(settings, **bench.quick(settings))
+        settings = replace(settings, **bench.quick(settings, chosen=bool(methods)))
     keep = adding(json)
     console = Console()
     with Progress(console, total=settings.repeats * len(settings.methods)) as progress:
@@ -106,6 +110,7 @@ def e2e(
 
 
 def sync(
+    context: typer.Context,
     hosts: Annotated[
         str | None, typer.Option(help="Comma-separated numbers of workers; 2,4,8 unless --grid.")
     ] = None,
@@ -133,7 +138,10 @@ def sync(
     from omnizen.bench.rows import adding
     from omnizen.bench.tables import show
 
+    if grid:
+        refuse_beside(context, "--grid", given(context) & {"rows", "width", "density", "skew"})
     if quick:
+        refuse_beside(context, "--quick", given(context) & {"repeats"})
         hosts, repeats = "4" if hosts is None else hosts, min(repeats, 2)
     if hosts is None:
         hosts = "" if grid else "2,4,8"

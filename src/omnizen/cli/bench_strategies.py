@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from omnizen.cli.options import CPU, DILATION, JSON, RATE
+from omnizen.cli.options import CPU, DILATION, JSON, RATE, given, refuse_beside
 
 
 def register(bench: typer.Typer) -> None:
@@ -16,6 +16,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def strategies(
+    context: typer.Context,
     case: Annotated[str, typer.Option(help="What to train: cnn, lm or flights.")] = "cnn",
     hosts: Annotated[int, typer.Option(help="How many workers.")] = 4,
     cpu: CPU = "",
@@ -48,6 +49,7 @@ def strategies(
 
     console = Console()
     if summary:
+        refuse_beside(context, "--summary", given(context) - {"summary"})
         rows = [row for path in summary for row in read(path) if row.bench == "strategies"]
     else:
         settings = bench.Settings(

@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from omnizen.cli.options import given, refuse_beside
+
 if TYPE_CHECKING:
     from omnizen.laws.law import Verdict
+
+
+MOST_NAMED = 6
+"""So many classes of a file are offered."""
 
 
 def register(app: typer.Typer) -> None:
@@ -16,6 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
+    context: typer.Context,
     target: str = typer.Argument(help="What to check: file.py:name or package.module:name, or a catalogue name."),
     ranks: str = typer.Option("1,2,3,4,5,7,8", help="Numbers of ranks to try a reducer on, separated by commas."),
 ) -> None:
@@ -23,6 +30,8 @@ def check(
     from rich.console import Console
 
     subject = load(target)
+    if _kind(subject) != "reducer":
+        refuse_beside(context, f"a {_kind(subject) or 'target'} without ranks", given(context) & {"ranks"})
     found = judge(subject, target, sizes_of(ranks))
     Console().print(table(found, str(getattr(subject, "name", target))))
     broken = sum(not verdict.held for verdict in found)
@@ -51,6 +60,7 @@ def load(target: str) -> Any:
         UserError: when there is no such file, module, name or row, or it cannot be made without arguments.
     """
     from omnizen import catalog
+    from omnizen.catalog_rows import SHORT
     from omnizen.errors import LISTS_METHODS, UserError, nearest, of_user_code
 
     place, colon, name = target.rpartition(":")
@@ -62,9 +72,13 @@ def load(target: str) -> Any:
             return catalog.codec(target)
         if target in catalog.SELECTORS:
             return catalog.selector(target)
+        if target.endswith(".py"):
+            raise UserError(f"{target!r} names a file; say what in it is to be checked: {_candidates(target)}")
         names = [*catalog.REDUCERS, *catalog.CODECS, *catalog.SELECTORS]
-        found = nearest(target, names, listed_by=LISTS_METHODS)
+        found = nearest(target, names, listed_by=LISTS_METHODS, also=SHORT)
         raise UserError(f"expected file.py:name, module:name or a catalogue name; {found}")
+    if not name:
+        raise UserError(f"{target!r} names nothing after the colon; give file.py:name or module:name")
     module = _module(place)
     if not hasattr(module, name):
         public = [known for known in vars(module) if not known.startswith("_")]
@@ -78,6 +92,23 @@ def load(target: str) -> Any:
         raise UserError(f"{target} cannot be made without arguments ({error}); name an instance instead") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{target} cannot be made: {of_user_code(error)}") from error
+
+
+def _candidates(place: str) -> str:
+    """Return what to write for the methods that a file holds, found by reading it: nothing of it runs."""
+    import ast
+    from pathlib import Path
+
+    from omnizen.errors import UserError
+
+    if not Path(place).is_file():
+        raise UserError(f"there is no file {place!r}")
+    try:
+        body = ast.parse(Path(place).read_bytes()).body
+    except (SyntaxError, ValueError):
+        body = []
+    names = [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    return ", ".join(f"{place}:{name}" for name in names[:MOST_NAMED]) or f"{place}:NAME"
 
 
 def _module(place: str) -> Any:
@@ -152,10 +183,21 @@ def judge(subject: Any, target: str, sizes: tuple[int, ...]) -> list[Verdict]:
     except Exception as error:
         raise UserError(f"{target} is a {kind} whose parts cannot be read: {of_user_code(error)}") from error
     if lacking:
-        raise UserError(f"{target} is a {kind} without {', '.join(lacking)} (see omnizen.protocols)")
+        raise UserError(
+            f"{target} is a {kind} without {', '.join(lacking)} ({_meant(kind, lacking)}); docs/add-a-method.md "
+            f"walks through one, omnizen.protocols.{kind.capitalize()} has the contract"
+        )
     if kind == "reducer":
         return check_reducer(subject, sizes)
     return check_codec(subject) if kind == "codec" else check_selector(subject)
+
+
+def _meant(kind: str, parts: list[str]) -> str:
+    from omnizen import protocols
+
+    contract = vars(getattr(protocols, kind.capitalize()))
+    said = ((part, (contract[part].__doc__ or "").split("\n")[0].rstrip(".")) for part in parts)
+    return "; ".join(f"{part}: {text[:1].lower()}{text[1:]}" for part, text in said)
 
 
 def table(found: list[Verdict], name: str) -> Any:

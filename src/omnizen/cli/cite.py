@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+SCHEMES = "reducers: ways to average (schemes)"
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("cite")(cite)
@@ -49,15 +52,15 @@ def methods() -> list[Table]:
 
     from omnizen import catalog
     from omnizen.bench.tables import table
-    from omnizen.catalog_rows import Row
+    from omnizen.catalog_rows import LAZY, LAZY_SUMMARY, SHORT, Row
 
     found: dict[str, Mapping[str, Row]] = {
-        "reducers: ways to average (schemes)": catalog.REDUCERS,
+        SCHEMES: catalog.REDUCERS,
         "codecs: ways to pack": catalog.CODECS,
         "selectors: which elements are sent": catalog.SELECTORS,
         "wrappers: around reducers or between codecs": catalog.WRAPPERS,
     }
-    return [
-        table(title, {"name": "name", "what it does": "text"}, [(name, row.summary) for name, row in rows.items()])
-        for title, rows in found.items()
-    ]
+    lines = {title: [(name, row.summary) for name, row in rows.items()] for title, rows in found.items()}
+    lines[SCHEMES] += [(name, f"another name of {row}") for name, row in SHORT.items()]
+    lines[SCHEMES].append((LAZY, f"{LAZY_SUMMARY}; with run.prepare(reads=...)"))
+    return [table(title, {"name": "name", "what it does": "text"}, rows) for title, rows in lines.items()]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from omnizen.cli.lists import words
-from omnizen.cli.options import JSON
+from omnizen.cli.options import JSON, given, refuse_beside
 
 
 def register(bench: typer.Typer) -> None:
@@ -17,6 +17,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def compressors(
+    context: typer.Context,
     case: Annotated[str, typer.Option(help="Whose gradients: lm, cnn or flights.")] = "lm",
     model: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="Your own model in place of a case (see measure).")
@@ -46,6 +47,8 @@ def compressors(
     from omnizen.measure.files import check_apart, check_can_write
     from omnizen.measure.subject import load_subject
 
+    if model is not None:
+        refuse_beside(context, "--model", given(context) & {"case", "batch"})
     rates = words(rate) or list(bench.RATES)
     chosen, tried = ([word.strip() for word in text.split(";") if word.strip()] for text in (schemes, verify))
     settings = bench.Settings(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from omnizen.cli.options import JSON
+from omnizen.cli.options import JSON, given, refuse_beside
 
 
 def register(bench: typer.Typer) -> None:
@@ -16,6 +16,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def curves(
+    context: typer.Context,
     case: Annotated[str, typer.Option(help="Comma-separated: images, text.")] = "images,text",
     curve: Annotated[str, typer.Option(help="Comma-separated names of curves; all unless given.")] = "",
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of a run.")] = 150,
@@ -40,6 +41,8 @@ def curves(
 
     console = Console()
     chosen = names([word.strip() for word in curve.split(",") if word.strip()])
+    if draw_only:
+        refuse_beside(context, "--draw", given(context) - {"draw_only", "json", "html"})
     if draw_only and json is None:
         raise UserError("--draw needs --json FILE, the rows to draw")
     keep = adding(json)

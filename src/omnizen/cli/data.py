@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from omnizen.cli.folders import text_folder
+from omnizen.cli.options import given, refuse_beside
 
 
 def register(app: typer.Typer) -> None:
@@ -18,6 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def data(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Data set to bring; without it, all are listed.")] = "",
     listed: Annotated[bool, typer.Option("--list", help="List the data sets and whether they are here.")] = False,
     where: Annotated[bool, typer.Option("--where", help="Print where the data lies, and bring nothing.")] = False,
@@ -40,9 +42,13 @@ def data(
         raise UserError("--text reads your own files; it goes with no data set and no other option")
     if text is not None:
         _show(str(text), stdlib_text.load(text))
-    elif listed or not (name or where):
+    elif listed:
+        refuse_beside(context, "--list", given(context) - {"listed"})
+        _list()
+    elif not (name or where):
         _list()
     elif where:
+        refuse_beside(context, "--where", given(context) - {"where", "name"})
         row = find(name) if name else None
         typer.echo(cache_folder() if row is None or row.registry == "here" else fetch.archive_path(row))
     else:

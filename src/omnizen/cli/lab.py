@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from omnizen.cli.options import given, refuse_beside
 from omnizen.errors import UserError
 from omnizen.plan.words import amount
 
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def lab(
+    context: typer.Context,
     command: Annotated[
         list[str] | None, typer.Argument(help="What to run on each host.", metavar="-- COMMAND")
     ] = None,
@@ -45,6 +47,7 @@ def lab(
     from omnizen.lab.hosts import check_command
 
     if clean:
+        refuse_beside(context, "--clean", given(context) - {"clean"})
         removed = clean_labs()
         typer.echo(f"removed {', '.join(removed)}" if removed else "nothing was left by any lab")
         return

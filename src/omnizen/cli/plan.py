@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omnizen.cli.lists import numbers, some_words, words
+from omnizen.cli.options import given, refuse_beside
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,6 +44,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
+    context: typer.Context,
     facts: Annotated[Path, FACTS],
     out: Annotated[Path, OUT] = Path("plan.toml"),
     schemes: Annotated[str | None, SCHEMES] = None,
@@ -60,6 +62,8 @@ def plan(
     from omnizen.plan.strategies import plan_strategy
 
     console = Console(highlight=False, soft_wrap=True)
+    if at is not None:
+        refuse_beside(context, "--at", given(context) - {"facts", "at"})
     known = Facts.load(facts)
     if at is not None:
         _at(console, known, at)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from omnizen.cli.lists import words
-from omnizen.cli.options import JSON
+from omnizen.cli.options import JSON, given, refuse_beside
 
 
 def register(bench: typer.Typer) -> None:
@@ -16,6 +16,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def survey(
+    context: typer.Context,
     case: Annotated[str, typer.Option(help="Comma-separated: images, text.")] = "text",
     steps: Annotated[int, typer.Option(help="Optimizer steps of a run.")] = 120,
     seeds: Annotated[int, typer.Option(help="Runs of each cell at its best step size.")] = 3,
@@ -34,7 +35,9 @@ def survey(
 
     rates = tuple(parse_rate(word) / 1e6 for word in words(rate))
     settings = bench.Settings(steps=steps, seeds=seeds, rates_mbit=rates)
-    settings = bench.quick(settings) if quick else settings
+    if quick:
+        refuse_beside(context, "--quick", given(context) & {"steps", "seeds"})
+        settings = bench.quick(settings)
     keep = adding(json)
     console = Console()
     rows = []

@@ -110,6 +110,9 @@ def _from_toml(text: str) -> dict[int, Link]:
         content = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(str(error)) from error
+    for key, kind in (("devices", "facts"), ("tensors", "a plan")):
+        if key in content:
+            raise UserError(f"it holds {kind}; wanted here: a table for each host, such as [hosts.3]")
     _refuse_unknown(content, ("hosts",), "key")
     hosts = content.get("hosts", {})
     if not isinstance(hosts, dict):

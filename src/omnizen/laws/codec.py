@@ -52,7 +52,8 @@ def errors_are_bounded(codec: Codec) -> None:
         x, back = _whole(samples[name]), _whole(codec.decode(codec.encode(samples[name], STEP)))
         error, limit = float((back - x).norm()), float(x.norm())
         if not error <= limit:
-            raise LawBroken(f"{name}: error {error:.3g} exceeds {limit:.3g}, that of sending nothing")
+            odd = int((~torch.isfinite(back)).sum())
+            raise LawBroken(f"{name}: {_not_finite(x, back, odd) if odd else _too_far(x, back)}")
 
 
 def not_finite_values_are_reported(codec: Codec) -> None:
@@ -176,6 +177,25 @@ CODEC_LAWS: tuple[Law[Codec], ...] = tuple(
 def check_codec(codec: Codec) -> list[Verdict]:
     """Check all laws of codecs on one."""
     return verdicts(CODEC_LAWS, codec)
+
+
+def _not_finite(x: Tensor, back: Tensor, odd: int) -> str:
+    worst = (~torch.isfinite(back)).reshape(-1).nonzero()[0]
+    went, came = (float(t.reshape(-1)[worst]) for t in (x, back))
+    return (
+        f"{odd} of {x.numel()} finite values came back as infinity or NaN, {went:.3g} as {came}; what lies beyond "
+        "the range of a narrower type has to be limited to its largest number (torch.finfo(dtype).max)"
+    )
+
+
+def _too_far(x: Tensor, back: Tensor) -> str:
+    worst = (back - x).abs().reshape(-1).argmax()
+    went, came = (float(t.reshape(-1)[worst]) for t in (x, back))
+    error, limit = float((back - x).norm()), float(x.norm())
+    return (
+        f"what came back is {error:.3g} from what was sent; the limit is {limit:.3g}, that of sending nothing; "
+        f"furthest off: {went:.3g} came back as {came:.3g}"
+    )
 
 
 def _values(x: Payload) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from omnizen.errors import OmnizenError
+from omnizen.errors import OmnizenError, of_user_code
 
 S = TypeVar("S")
 LIMIT_S = 120.0
@@ -64,7 +64,7 @@ def verdicts(laws: Sequence[Law[S]], subject: S, *, limit_s: float = LIMIT_S) ->
         if isinstance(error, TimeoutError):
             stuck, reason = law.name, str(error)
         elif error is not None:
-            reason = str(error) if isinstance(error, LawBroken) else f"raised {type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, LawBroken) else f"raised {of_user_code(error)}"
         found.append(Verdict(law.name, law.statement, reason))
     return found
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, field_validator, model_validator
 
 from omnizen.errors import nearest
-from omnizen.measure.tomlfile import Record, TomlFile
+from omnizen.measure.tomlfile import FACTS, Record, TomlFile
 
 if TYPE_CHECKING:
     from omnizen.types import Sparsity
@@ -284,6 +284,7 @@ class Facts(TomlFile):
         True
     """
 
+    kind: ClassVar[str] = FACTS
     version: int = FACTS_VERSION
     created: str = ""
     torch_version: str

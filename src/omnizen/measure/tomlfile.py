@@ -6,8 +6,9 @@ import hashlib
 import json
 import reprlib
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -32,8 +33,21 @@ class Record(BaseModel):
         return data
 
 
+FACTS = "facts, as `omnizen measure` writes them"
+PLAN = "a plan, as `omnizen plan` writes it"
+MARKS = {
+    FACTS: {"devices", "links", "meetings", "crowd", "gradients", "step", "prices"},
+    PLAN: {"strategy", "execution", "tensors", "prediction", "facts_digest", "alternatives"},
+    "rates of hosts, as `omnizen lab --rates` reads them": {"hosts"},
+    "the settings of a Python project": {"project", "build-system", "tool"},
+}
+"""Kinds of TOML files that are taken for one another, by keys that no other kind has."""
+
+
 class TomlFile(Record):
-    """A record that is a whole file."""
+    """A record that is a whole file; ``kind`` is what errors call such files."""
+
+    kind: ClassVar[str] = "records"
 
     def save(self, path: str | Path) -> Path:
         """Write the file; see ``write_whole``.
@@ -69,11 +83,20 @@ class TomlFile(Record):
     @classmethod
     def from_toml(cls, text: str, source: str = "the text") -> Self:
         """Read from text; ``source`` is what errors call it."""
+        if not text.strip():
+            raise UserError(f"{source} is empty; wanted here: {cls.kind}")
         try:
-            return cls.model_validate(tomllib.loads(text))
+            table = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise UserError(f"{source} is not valid TOML: {error}") from error
+            other = _kind_of_text(text)
+            reason = f"holds {other}; wanted here: {cls.kind}" if other else f"is not valid TOML: {error}"
+            raise UserError(f"{source} {reason}") from error
+        try:
+            return cls.model_validate(table)
         except ValidationError as error:
+            other = _kind_of_table(table)
+            if other and other != cls.kind:
+                raise UserError(f"{source} holds {other}; wanted here: {cls.kind}") from error
             raise UserError(f"{source}: {_first_problem(error)}") from error
 
     def digest(self, *, without: frozenset[str] = frozenset()) -> str:
@@ -90,3 +113,25 @@ def _first_problem(error: ValidationError) -> str:
     if first["type"] not in ("missing", "value_error"):
         message += f", got {reprlib.repr(first['input'])}"
     return f"{where}: {message}" if where else message
+
+
+def _kind_of_table(table: Mapping[str, Any]) -> str:
+    """Return the kind of file that a table is from, by the keys that only this kind has; empty when unclear."""
+    found = [kind for kind, marks in MARKS.items() if marks & set(table)]
+    return found[0] if len(found) == 1 else ""
+
+
+def _kind_of_text(text: str) -> str:
+    """Return what a text is that is no TOML; empty when unclear."""
+    start = text.lstrip()
+    if start.startswith("<"):
+        return "a page (HTML)"
+    try:
+        first = json.loads(start.split("\n", 1)[0] if start.startswith('{"') else start)
+    except (ValueError, RecursionError):
+        return ""
+    if isinstance(first, dict) and "event" in first:
+        return "events of a run (JSON)"
+    if isinstance(first, dict) and "bench" in first:
+        return "rows of benchmarks (JSON)"
+    return "JSON"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from omnizen import catalog_rows
 from omnizen.codecs.coo import index_bytes, row_bytes, value_bytes
 from omnizen.reducers import wire_cost
 from omnizen.types import Sparsity, Traffic
 
-LAZY = "lazy"
-"""Name of the scheme in plans; it belongs to training as a whole, so it is no row of the catalogue of reducers."""
-
-SUMMARY = "gradients to owners, who update the rows and send them to those whose next batch reads them"
+LAZY = catalog_rows.LAZY
+SUMMARY = catalog_rows.LAZY_SUMMARY
 
 
 @dataclass(frozen=True, slots=True)

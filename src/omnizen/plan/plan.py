@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
 from omnizen.errors import LISTS_METHODS, UserError, nearest
 from omnizen.measure.facts import Facts, Kind
-from omnizen.measure.tomlfile import Record, TomlFile
+from omnizen.measure.tomlfile import PLAN, Record, TomlFile
 from omnizen.plan.lazy import LAZY
 
 PLAN_VERSION = 1
@@ -27,10 +27,12 @@ def check_scheme(scheme: str) -> str:
         UserError: when there is no such scheme; names the nearest one.
     """
     from omnizen.catalog import REDUCERS, full_name
+    from omnizen.catalog_rows import SHORT
 
     scheme = full_name(scheme)
     if scheme not in REDUCERS and scheme != LAZY:
-        raise UserError(f"there is no such scheme: {nearest(scheme, [*REDUCERS, LAZY], listed_by=LISTS_METHODS)}")
+        found = nearest(scheme, [*REDUCERS, LAZY], listed_by=LISTS_METHODS, also=SHORT)
+        raise UserError(f"there is no such scheme: {found}")
     return scheme
 
 
@@ -165,6 +167,7 @@ class Plan(TomlFile):
         facts_digest: which facts it rests on.
     """
 
+    kind: ClassVar[str] = PLAN
     version: int = PLAN_VERSION
     world_size: PositiveInt
     model_digest: str = ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from omnizen.catalog import full_name
-from omnizen.errors import UserError
+from omnizen.errors import LISTS_METHODS, UserError
 from omnizen.train.auto import first_routing
 from omnizen.train.checks import whole_elements
 from omnizen.train.router import Routing, by_patterns, by_plan, by_scheme
@@ -38,6 +38,7 @@ def choose_routing(
         return "auto", Routing({}), None
     if isinstance(plan, str) and not plan.endswith(".toml"):
         plan = full_name(plan)
+        _refuse_path(plan)
         return plan, by_scheme(model, plan, values, whole_elements(dense_below)), None
     if isinstance(plan, Mapping):
         said = " ".join(f"{pattern!r}: {scheme!r}," for pattern, scheme in plan.items())
@@ -49,3 +50,16 @@ def choose_routing(
         )
     found, routing = by_plan(model, plan, size, values, whole_elements(dense_below))
     return found.to_toml(), routing, found
+
+
+def _refuse_path(plan: str) -> None:
+    """Refuse what was meant as a file; names of schemes have neither slashes nor dots, but in their settings."""
+    name = plan.partition("(")[0]
+    if not plan.strip():
+        raise UserError("plan: got an empty text; give 'auto', the name of a scheme, or the file of a plan")
+    if any(mark in name for mark in ("/", "\\", ".")):
+        there = "is there, but" if Path(plan).exists() else "looks like the path of a file;"
+        raise UserError(
+            f"plan: {plan!r} {there} the files of plans, as `omnizen plan` writes them, end in .toml; a scheme is "
+            f"given by its name ({LISTS_METHODS})"
+        )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from omnizen.bench.compressors.predict import Computing, break_even_bits_per_s, step_time
 from omnizen.bench.rows import Row, failed, measured
-from omnizen.errors import OmnizenError, UserError, nearest
+from omnizen.errors import OmnizenError, UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,8 +71,6 @@ def check_schemes(names: Sequence[str]) -> None:
     from omnizen import catalog
 
     for name in names:
-        if "(" not in name and name not in catalog.REDUCERS:
-            raise UserError(f"unknown scheme: {nearest(name, catalog.REDUCERS)}")
         catalog.reducer(name)
 
 
