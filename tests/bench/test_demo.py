@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from omnizen.bench.demo import DemoSettings, Network, Outcome, network, run_demo
-from omnizen.bench.demo_show import Show
+from omnizen.bench.demo_show import Show, side_by_side
 from omnizen.bench.job import Answer
 from omnizen.bench.launch import Loopback
 from omnizen.bench.summary import Trial
@@ -99,3 +99,40 @@ def test_progress_is_shown_on_a_terminal_and_in_a_log(tmp_path, terminal):
     assert "1. stock DistributedDataParallel: starting workers" in text.getvalue()
     assert "1 steps, 5.500 s each, loss 6.2500" in text.getvalue()
     assert ("\x1b" in text.getvalue()) == terminal
+
+
+def test_losses_after_unequal_steps_are_not_shown_as_a_comparison(tmp_path):
+    joined = Network(lambda *_: [], False, None)
+    unequal = Outcome(
+        trial("ddp", [7.0, 6.5], 5.0, 6e7), trial("omnizen", [7.0, 6.5, 6.0, 5.0], 0.6, 2e6), tmp_path
+    )
+    equal = Outcome(trial("ddp", [7.0, 6.5], 5.0, 6e7), trial("omnizen", [7.0, 6.5], 0.6, 2e6), tmp_path)
+    shown = {}
+    for name, outcome in (("unequal", unequal), ("equal", equal)):
+        text = io.StringIO()
+        Console(file=text, width=160).print(side_by_side(joined, outcome))
+        shown[name] = text.getvalue()
+    lines = shown["unequal"].splitlines()
+    assert next(line for line in lines if "steps taken" in line).split()[-4:] == ["2", "steps", "4", "steps"]
+    assert next(line for line in lines if "unequal numbers" in line).split()[-4:] == [
+        "6.5000",
+        "5.0000",
+        "not",
+        "compared",
+    ]
+    assert "unequal" not in shown["equal"]
+
+
+def test_the_step_that_plans_is_announced(capsys):
+    from types import SimpleNamespace
+
+    from omnizen.bench.worker import Loop
+
+    answer = SimpleNamespace(rank=0, losses=[], warmup_steps=0)
+    wrapped = SimpleNamespace(run=object(), settled=lambda: len(answer.losses) >= 3, steps_after_settling=1)
+    wrapped.batches = None
+    loop = Loop(None, iter(()), wrapped, SimpleNamespace(warmup_steps=1), answer, None)
+    loop.step = lambda: answer.losses.append(print("@step"))
+    loop.warm_up()
+    said = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["@step", "@step", "@doing", "@step", "@plan", "@step"]

@@ -21,6 +21,8 @@ from omnizen.errors import UserError
         ("bench e2e --quick --steps 3 --seconds 2", "beside --quick this has no effect: --steps, --seconds"),
         ("bench e2e --verify --repeats 3", "beside --verify this has no effect: --repeats"),
         ("bench sync --grid --rows 9", "beside --grid this has no effect: --rows"),
+        ("tune x:y --save-every 9", "beside tuning without --train this has no effect: --save-every"),
+        ("bench plan --quick --cases 100", "beside --quick, which judges 50 at most, this has no effect: --cases"),
         ("bench sync --quick --repeats 9", "beside --quick this has no effect: --repeats"),
     ],
 )

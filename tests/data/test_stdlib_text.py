@@ -69,7 +69,7 @@ def test_binary_files_are_left_out_and_said(tmp_path):
     (tmp_path / "c.png").write_bytes(b"\x89PNG")
     corpus = stdlib_text.load(tmp_path)
     assert words_of(corpus) == ["text"]
-    assert "2 of 3 files are not UTF-8 text" in corpus.note
+    assert "2 of 3 files are not UTF-8 text and were left out (first:" in corpus.note
 
 
 def test_unreadable_files_are_left_out_and_said(tmp_path):
@@ -77,7 +77,7 @@ def test_unreadable_files_are_left_out_and_said(tmp_path):
     files = [tmp_path / "a.txt", tmp_path / "gone.txt"]
     reader = stdlib_text._Reader(tmp_path, files)
     assert list(reader) == ["text"]
-    assert "1 of 2 files are unreadable (first:" in reader.account()
+    assert "1 of 2 files are unreadable and were left out (first:" in reader.account()
 
 
 @pytest.mark.parametrize(

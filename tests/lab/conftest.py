@@ -21,7 +21,13 @@ def interrupts_are_heard() -> Iterator[None]:
 
 def traces(owners: set[int]) -> set[str]:
     """Everything that labs of these processes made and must remove, and what they started."""
-    places = [Path("/run/netns"), RUN_DIR, *Path("/sys/fs/cgroup").glob("*"), Path("/sys/fs/cgroup")]
+    places = [
+        Path("/run/netns"),
+        Path("/etc/netns"),
+        RUN_DIR,
+        *Path("/sys/fs/cgroup").glob("*"),
+        Path("/sys/fs/cgroup"),
+    ]
     made = {str(path) for place in places for pid in owners for path in place.glob(f"*{pid}-*")}
     return made | {f"process {pid}" for pid in children()}
 

@@ -16,6 +16,7 @@ def test_sync_is_a_frozen_row() -> None:
     row = sync("zen-bitmap")
     assert (row.share, row.reducer, row.every, row.delay) == ("grad", "zen-bitmap", 1, 0)
     assert row == Strategy(reducer="zen-bitmap")
+    assert sync("zen").reducer == "zen", "another name of zen-coo, as everywhere"
     with pytest.raises(FrozenInstanceError):
         row.every = 2
 

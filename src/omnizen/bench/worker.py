@@ -141,10 +141,19 @@ class Loop:
                 raise RuntimeError(f"no plan is in force after {MOST_WARMUP_STEPS} steps")
             settled = self.wrapped.settled()
             since += settled
+            if self.plans_now():
+                doing(self.answer, "one more step, and then the plan (measuring links and trying schemes)")
             self.step()
             if self.answer.rank == 0 and self.wrapped.run is not None and self.wrapped.settled() and not settled:
                 tell("plan", step=len(self.answer.losses))
         self.answer.warmup_steps = len(self.answer.losses)
+
+    def plans_now(self) -> bool:
+        """Whether the coming step is the last that Omnizen watches: making the plan counts as a part of it."""
+        from omnizen.train.auto import WATCHED_STEPS
+
+        waits = self.wrapped.run is not None and not self.wrapped.settled()
+        return waits and len(self.answer.losses) == WATCHED_STEPS - 1
 
     def timed_steps(self) -> int:
         """Return how many timed steps fit the budget, from the last warm-up step's time."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from omnizen.cli.options import JSON
+from omnizen.cli.options import JSON, given, refuse_beside
 
 
 def register(bench: typer.Typer) -> None:
@@ -16,6 +16,7 @@ def register(bench: typer.Typer) -> None:
 
 
 def plan(
+    context: typer.Context,
     cases: Annotated[int, typer.Option(min=1, help="Imagined jobs to judge the planner on.")] = 200,
     first: Annotated[int, typer.Option(min=0, help="Number of the first one.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="50 cases of up to 4 workers: within a minute.")] = False,
@@ -35,6 +36,8 @@ def plan(
 
     console = Console(highlight=False, soft_wrap=True)
     keep = adding(json)
+    if quick and cases > bench.QUICK_CASES:
+        refuse_beside(context, f"--quick, which judges {bench.QUICK_CASES} at most,", given(context) & {"cases"})
     in_lab = bench.lab_rows(read(lab)) if lab is not None else []
     rows = bench.run_plan(
         min(cases, bench.QUICK_CASES) if quick else cases, first=first, most_workers=4 if quick else 8,

@@ -47,3 +47,6 @@ def demo(
     except KeyboardInterrupt:
         typer.echo("interrupted; no worker and no link was left behind", err=True)
         raise typer.Exit(130) from None
+    except SystemExit as ended:  # SIGTERM or SIGHUP, after the lab has been removed
+        typer.echo("ended by a signal; no worker and no link was left behind", err=True)
+        raise typer.Exit(int(ended.code or 1)) from None

@@ -18,7 +18,8 @@ MODEL = typer.Option(
     "--model",
     metavar="MODULE:FUNCTION",
     help="Your function of no arguments that returns (model, batches, loss): a module, "
-    "{batch size: list of batches} and loss(model, batch).",
+    "{batch size: list of batches} and loss(model, batch). Each rank calls it: the same model everywhere, but "
+    "batches of each rank's own (see docs/planning.md).",
 )
 BUDGET = typer.Option("--budget", help="About how many seconds measuring may take.", min=0.1, max=86_400.0)
 TIMEOUT = typer.Option("--timeout", help="Limit of each wait for another rank, in seconds.", min=1.0, max=86_400.0)
@@ -71,10 +72,11 @@ def _check_out(run: Run, out: Path) -> None:
 
 
 def _show(facts: Facts, path: Path, console: Console) -> None:
-    from omnizen.plan.explain import measured
+    from omnizen.plan.explain import doubts, measured
 
+    doubtful = doubts(facts)
     for line in measured(facts):
-        console.print(line, markup=False)
+        console.print(line, markup=False, style="yellow" if line in doubtful else None)
     if not facts.gradients:
         console.print("the model's speed and gradients were not measured; give --model for a plan", style="yellow")
     console.print(f"facts: {path}", markup=False)

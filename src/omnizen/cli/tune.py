@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from omnizen.cli.options import given, refuse_beside
+
 if TYPE_CHECKING:
     from omnizen.train.tuning.outcome import Outcome
 
@@ -38,6 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
+    context: typer.Context,
     model: Annotated[str, MODEL],
     out: Annotated[Path, OUT] = Path("tuned"),
     search: Annotated[str, SEARCH] = "halving",
@@ -63,6 +66,8 @@ def tune(
     from omnizen.train.tuning.session import Session
     from omnizen.train.tuning.settings import TuningSettings
 
+    if not train:
+        refuse_beside(context, "tuning without --train", given(context) & {"save_every"})
     settings = TuningSettings(
         search=search, probe_s=probe, horizon_s=horizon, overhead=overhead, train=train, measure_s=budget,
         save_every_s=save_every, seed=seed,

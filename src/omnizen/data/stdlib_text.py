@@ -83,12 +83,14 @@ class _Reader:
         said = []
         if self._binary:
             said.append(
-                f"{len(self._binary)} of {len(self._files)} files are not UTF-8 text (first: {self._binary[0]})"
+                f"{len(self._binary)} of {len(self._files)} files are not UTF-8 text and were left out "
+                f"(first: {self._binary[0]})"
             )
         if self._unreadable:
             path, reason = self._unreadable[0]
             said.append(
-                f"{len(self._unreadable)} of {len(self._files)} files are unreadable (first: {path}: {reason})"
+                f"{len(self._unreadable)} of {len(self._files)} files are unreadable and were left out "
+                f"(first: {path}: {reason})"
             )
         return "; ".join(said)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from omnizen.errors import OmnizenError
@@ -19,6 +22,8 @@ SETTINGS = {
     "ipv6/conf/all/disable_ipv6": "1",  # its neighbour discovery would be counted as the hosts' traffic
     "ipv6/conf/default/disable_ipv6": "1",
 }
+ETC, HOSTS = Path("/etc/netns"), Path("/etc/hosts")
+"""`ip netns exec NAME` shows the files of the folder NAME below the first in place of those in /etc."""
 CONGESTION = {"ipv4/tcp_congestion_control": "reno"}
 """What a namespace may always set; others depend on the machine."""
 
@@ -59,6 +64,7 @@ class Network:
     def build(self, links: Sequence[Link]) -> None:
         """Make everything; ``links[host]`` is shaped as given."""
         _batch("ip", [f"netns add {name}" for name in self.namespaces])
+        self._name_hosts()
         write_settings(self.namespaces, SETTINGS)
         write_settings(self.namespaces[1:], CONGESTION)
         wires = ["link add bridge0 type bridge mcast_snooping 0", "link set bridge0 up"]
@@ -71,6 +77,15 @@ class Network:
             _batch("ip", end, self.namespace(host))
         for host, link in enumerate(links):
             self.shape(host, link, verb="add")
+
+    def _name_hosts(self) -> None:
+        """Give addresses names inside; without them c10d warns of each connection whose host it cannot name."""
+        names = [f"{self.address(host)} host{host}\n" for host in range(self.hosts)]
+        with suppress(OSError):  # where /etc cannot be written, warnings are all that comes of it
+            text = HOSTS.read_text(encoding="utf-8") + "\n" + "".join(names)
+            for namespace in self.namespaces[1:]:
+                (ETC / namespace).mkdir(parents=True)
+                (ETC / namespace / "hosts").write_text(text, encoding="utf-8")
 
     def shape(self, host: int, link: Link, *, verb: str = "change") -> None:
         """Set what a host can send (at its own end) and receive (at the bridge's end)."""
@@ -102,6 +117,8 @@ def destroy(name: str) -> int:
     killed = kill_all(lambda: pids_inside(names))
     for namespace in names:
         tool(["ip", "netns", "delete", namespace])
+    for folder in ETC.glob(f"{name}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
     left = [entry.name for entry in NAMED.glob(f"{name}-*")] if NAMED.is_dir() else []
     if left:
         raise OmnizenError(f"namespaces {', '.join(left)} are still there after they were deleted")

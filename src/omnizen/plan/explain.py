@@ -116,7 +116,22 @@ def measured(facts: Facts) -> list[str]:
             total = sum(g.sparsity().dense_bytes for g in gradients)
             lines.append(f"{_count(len(gradients), f'{kind} gradient')}, {amount(total)} when whole")
             lines += [f"  {_pattern(g, facts.world_size)}" for g in gradients if kind != "dense"]
-    return lines
+    return [*lines, *doubts(facts)]
+
+
+def doubts(facts: Facts) -> list[str]:
+    """Return what makes measured facts unlikely, a line each.
+
+    All workers touching exactly the same rows of every table mostly means that they drew the same batches, by a
+    seed that they share; no data-parallel training is like that.
+    """
+    partly = [g for g in facts.gradients if g.kind != "dense" and g.density < 1]
+    if facts.world_size == 1 or not partly or any(g.overlap < 1 for g in partly):
+        return []
+    return [
+        "two workers share 100 % of the rows of every sparse gradient: did all ranks draw the same batches? Plans "
+        "rest on it; let each rank draw its own (seed the batches by RANK) and measure again"
+    ]
 
 
 def _pattern(gradient: GradientFacts, size: int) -> str:

@@ -123,7 +123,7 @@ class Strategy:
 
         if isinstance(self.reducer, str) and "(" in self.reducer:
             catalog.reducer(self.reducer)
-        elif self.reducer not in catalog.REDUCERS:
+        elif catalog.full_name(self.reducer) not in catalog.REDUCERS:
             raise UserError(
                 f"reducer: {nearest(self.reducer, ['auto', *catalog.REDUCERS], listed_by=LISTS_METHODS)}"
             )

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from omnizen.plan.plan import Plan
 
 
+MOST_SHOWN = 100
+"""Characters of a text that was no plan; longer ones are cut."""
+
+
 def watches(plan: object, size: int) -> bool:
     """Return whether the first steps are watched before there is a plan."""
     return plan == "auto" and size > 1
@@ -58,8 +62,9 @@ def _refuse_path(plan: str) -> None:
     if not plan.strip():
         raise UserError("plan: got an empty text; give 'auto', the name of a scheme, or the file of a plan")
     if any(mark in name for mark in ("/", "\\", ".")):
-        there = "is there, but" if Path(plan).exists() else "looks like the path of a file;"
+        short = plan if len(plan) <= MOST_SHOWN else f"{plan[:MOST_SHOWN]}..."
+        there = "is there, but" if short == plan and Path(plan).exists() else "looks like the path of a file;"
         raise UserError(
-            f"plan: {plan!r} {there} the files of plans, as `omnizen plan` writes them, end in .toml; a scheme is "
+            f"plan: {short!r} {there} the files of plans, as `omnizen plan` writes them, end in .toml; a scheme is "
             f"given by its name ({LISTS_METHODS})"
         )
