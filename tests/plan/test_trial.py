@@ -8,7 +8,7 @@ from omnizen import catalog
 from omnizen.comm.threads import run_ranks
 from omnizen.plan.plan import Prediction, Rejected, TensorPlan
 from omnizen.plan.search import make_plan
-from omnizen.plan.trial import CLEARLY, refine
+from omnizen.plan.trial import refine
 from omnizen.types import Dense, Sparse
 from tests.plan.builders import independent, job
 
@@ -99,13 +99,8 @@ def test_real_schemes_run_on_real_contributions(scheme):
     assert refined[0] == refined[1] == refined[2]
     tensor = refined[0].tensors[0]
     assert (tensor.origin, len(tensor.rejected)) == ("trial", 1)
-    other_s = tensor.rejected[0].measured_s
-    if tensor.scheme == plan.tensors[0].scheme:
-        assert other_s > CLEARLY * tensor.measured_s, (
-            "the planned scheme stays only where no other is clearly faster"
-        )
-    else:
-        assert tensor.measured_s <= CLEARLY * other_s
+    assert tensor.measured_s > 0
+    assert tensor.rejected[0].measured_s > 0
 
 
 @pytest.mark.parametrize(("other_s", "winner"), [(0.985, "zen-coo"), (0.96, "agsparse")])
@@ -172,13 +167,23 @@ def test_what_is_left_after_others_were_dropped_is_tried_more_often(monkeypatch)
     plan = plan_of(dict.fromkeys(took, 0.2))
     _, tried = try_with(plan, {s: [[t]] * 2 for s, t in took.items()}, monkeypatch, rounds=400)
     assert tried["sparcml"] == tried["dense"] == 2 * 2
-    assert tried["zen-coo"] == tried["agsparse"] == 2 * 11, "until six seconds are over"
+    assert tried["zen-coo"] == tried["agsparse"] == 2 * 7, "medians of rounds that do not vary are known"
 
 
 def test_what_was_dropped_does_not_win_because_later_rounds_were_slower(monkeypatch):
     seconds = {"zen-coo": [[9.0, *[0.010] * 24, *[0.02] * 60]] * 2, "agsparse": [[9.0, *[0.014] * 24]] * 2}
     refined, _ = try_with(plan_of({"zen-coo": 0.01, "agsparse": 0.011}), seconds, monkeypatch, rounds=80)
     assert refined.tensors[0].scheme == "zen-coo"
+
+
+def test_few_scattered_rounds_weigh_less_than_a_prediction_and_many_weigh_more(monkeypatch):
+    plan = plan_of({"zen-coo": 0.003, "agsparse": 0.0038})
+    scattered = [0.0033, 0.0030, 0.0036, 0.0027, 0.0039]
+    for rounds, winner in ((3, "zen-coo"), (200, "agsparse")):
+        faster = [t * 0.95 for t in scattered]
+        seconds = {"zen-coo": [[0.05, *scattered * 40]] * 2, "agsparse": [[0.05, *faster * 40]] * 2}
+        refined, _ = try_with(plan, seconds, monkeypatch, rounds=rounds, budget_s=1e4)
+        assert refined.tensors[0].scheme == winner, rounds
 
 
 def test_the_budget_limits_rounds_and_then_tensors(monkeypatch):

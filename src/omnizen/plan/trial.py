@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 
 import torch
 
@@ -21,13 +22,20 @@ MOST = 8
 ROUGH_WIRE, ROUGH_REST = 1.07, 1.75
 """Factors by which predictions may be wrong, up or down: seconds of bytes on the links, and all other seconds (the
 processor, rounds, hand-overs between threads). A scheme is tried if it could then be the fastest."""
-LOST, BEHIND = 1.5, 1.25
-"""Schemes that took more than so many times as long as the best are tried no further: after one and after
-``LEAST`` rounds, or ``MORE`` times as many where rounds take less than ``LONG_S`` and vary more."""
+LOST, BEHIND, SLOWER = 1.5, 1.15, 1.08
+"""Schemes that took more than so many times as long as the best are tried no further: after one, after ``LEAST``
+and after twice as many rounds, or ``MORE`` times as many where rounds take less than ``LONG_S`` and vary more."""
 LONG_S, MORE = 0.1, 8
 CLEARLY = 0.98
 """Of two schemes one is faster when it takes at most this share of the other's time; smaller gains may be noise."""
-ENOUGH_S = 6.0
+PRIOR = 0.07
+"""How far predictions of two schemes may be off beside each other (standard deviation): what few or scattered
+rounds say is weighed against what was predicted."""
+ONCE = 0.05
+"""Scatter (standard deviation) that rounds are taken to have where there is one of each."""
+SURE = 0.007
+"""Medians that are known so well (standard error) need no more rounds."""
+ENOUGH_S = 10.0
 """Rounds are repeated within about this time, or the tensor's share of the budget, but at least ``LEAST`` times.
 Milliseconds vary by half: only hundreds of rounds tell some percent apart."""
 LEAST = 3
@@ -45,8 +53,9 @@ def refine(
     """Try the schemes that could be the fastest and keep the one that is (collective; all ranks get the same plan).
 
     A round's time is that of the slowest rank; the median over rounds counts, after one round that does not.
-    Schemes take turns, so that a passing disturbance hits all of them. Where the trial cannot tell schemes apart,
-    the plan's order decides: predicted seconds, then the simpler scheme.
+    Schemes take turns, so that a passing disturbance hits all of them. What few or scattered rounds say is weighed
+    against what was predicted; where that cannot tell schemes apart, the plan's order decides: predicted seconds,
+    then the simpler scheme.
 
     Args:
         plan: equal on all ranks.
@@ -68,7 +77,9 @@ def refine(
             turns = min(rounds, possible)
             seconds = _take_turns(tensor.name, names, comm, samples[tensor.name], turns, share_s, clock)
             left_s -= sum(map(sum, seconds.values()))
-            tensor = _settle(tensor, {name: median(times[1:]) for name, times in seconds.items()}, _stayed(seconds))
+            tensor = _settle(
+                tensor, {name: median(times[1:]) for name, times in seconds.items()}, weigh(tensor, seconds)
+            )
         tensors.append(tensor)
     pairs = list(zip(plan.tensors, tensors, strict=True))
     # Sparse gradients are ready when backward ends, so their time is exposed; what was measured replaces what was
@@ -127,10 +138,12 @@ def _take_turns(
         medians = {name: median(seconds[name][1:] or seconds[name]) for name in left}
         best_s = min(medians.values())
         some = 1 if best_s >= LONG_S else MORE
-        if turn in (some, LEAST * some):
-            limit_s = (LOST if turn == some else BEHIND) * best_s
-            left = [name for name in left if medians[name] <= limit_s]
+        allowed = {some: LOST, LEAST * some: BEHIND, 2 * LEAST * some: SLOWER}.get(turn)
+        if allowed is not None:
+            left = [name for name in left if medians[name] <= allowed * best_s]
         if turn >= LEAST and (len(left) == 1 or spent_s + sum(medians[name] for name in left) > enough_s):
+            break
+        if turn >= 2 * LEAST * some and _standard_error([seconds[name][1:] for name in left]) < SURE:
             break
         turn += 1
     return seconds
@@ -147,20 +160,43 @@ def _one_round(name: str, comm: Comm, sample: Contribution, step: Step, clock: C
     return max(float(part) for (part,) in comm.all_gather([own]).wait())
 
 
-def _stayed(seconds: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the schemes that took all turns; a dropped one could only win because later turns were slow."""
+def weigh(tensor: TensorPlan, seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return what each scheme that took all turns is expected to take, from its rounds and from its prediction.
+
+    Those that were dropped are left out: they could only win because later turns were slower. Predictions count in
+    proportion to each other, and the less the more rounds there were and the less these scattered.
+
+    Args:
+        seconds: of each scheme's rounds, of which the first does not count; in the plan's order.
+    """
     most = max(len(times) for times in seconds.values())
-    return [name for name, times in seconds.items() if len(times) == most]
+    stayed = {name: times[1:] for name, times in seconds.items() if len(times) == most}
+    predicted = {r.scheme: r.predicted_s for r in tensor.rejected} | {tensor.scheme: tensor.predicted_s}
+    logs = {name: math.log(max(median(times), 1e-9)) for name, times in stayed.items()}
+    said = {name: math.log(max(predicted[name], 1e-9)) for name in stayed}
+    off = fmean(logs[name] - said[name] for name in stayed)
+    trust = PRIOR**2 / (PRIOR**2 + _standard_error(list(stayed.values())) ** 2)
+    return {name: math.exp(trust * logs[name] + (1 - trust) * (said[name] + off)) for name in stayed}
 
 
-def _settle(tensor: TensorPlan, measured: Mapping[str, float], stayed: Sequence[str]) -> TensorPlan:
+def _standard_error(rounds: Sequence[Sequence[float]]) -> float:
+    """Return the relative standard error of the medians of schemes that took equally many rounds.
+
+    Few rounds show their own scatter badly, and what disturbs one scheme disturbs all: they are taken together.
+    """
+    count = len(rounds[0])
+    scatter = median(1.25 * fmean(abs(t - median(times)) for t in times) / median(times) for times in rounds)
+    return 1.25 * (scatter if count > 1 else ONCE) / math.sqrt(count)
+
+
+def _settle(tensor: TensorPlan, measured: Mapping[str, float], expected: Mapping[str, float]) -> TensorPlan:
     """Choose the first in the plan's order than which none is clearly faster; the one before joins the rejected.
 
     Args:
-        stayed: schemes that were tried to the end, in the plan's order; one of them is chosen.
+        expected: what the schemes that were tried to the end should take, in the plan's order; one is chosen.
     """
-    fastest_s = min(measured[name] for name in stayed)
-    best = next(n for n in stayed if fastest_s > CLEARLY * measured[n] or measured[n] == fastest_s)
+    fastest_s = min(expected.values())
+    best = next(n for n, s in expected.items() if fastest_s > CLEARLY * s or s == fastest_s)
     outcomes = {r.scheme: (r.predicted_s, r.rx_bytes, r.reason) for r in tensor.rejected}
     outcomes[tensor.scheme] = (tensor.predicted_s, tensor.rx_bytes, "")
     rejected = []
