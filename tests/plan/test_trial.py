@@ -151,7 +151,7 @@ def test_what_could_be_faster_if_its_processor_time_were_wrong_is_tried_and_what
     took = {"zen-coo": 0.7, "agsparse": 0.4, "sparcml": 0.55, "dense": 0.45}
     refined, tried = try_with(plan, {s: [[t], [t]] for s, t in took.items()}, monkeypatch, rounds=9)
     assert refined.tensors[0].scheme == "agsparse"
-    rounds = {"zen-coo": 2, "agsparse": 4, "sparcml": 4, "dense": 4}
+    rounds = {"zen-coo": 2, "agsparse": 7, "sparcml": 4, "dense": 7}
     assert tried == {scheme: 2 * n for scheme, n in rounds.items()}, "on two ranks"
 
 
@@ -176,14 +176,14 @@ def test_what_was_dropped_does_not_win_because_later_rounds_were_slower(monkeypa
     assert refined.tensors[0].scheme == "zen-coo"
 
 
-def test_few_scattered_rounds_weigh_less_than_a_prediction_and_many_weigh_more(monkeypatch):
-    plan = plan_of({"zen-coo": 0.003, "agsparse": 0.0038})
-    scattered = [0.0033, 0.0030, 0.0036, 0.0027, 0.0039]
-    for rounds, winner in ((3, "zen-coo"), (200, "agsparse")):
-        faster = [t * 0.95 for t in scattered]
-        seconds = {"zen-coo": [[0.05, *scattered * 40]] * 2, "agsparse": [[0.05, *faster * 40]] * 2}
-        refined, _ = try_with(plan, seconds, monkeypatch, rounds=rounds, budget_s=1e4)
-        assert refined.tensors[0].scheme == winner, rounds
+@pytest.mark.parametrize(("rounds", "winner"), [(3, "zen-coo"), (200, "agsparse")])
+def test_few_scattered_rounds_weigh_less_than_a_prediction_and_many_weigh_more(rounds, winner, monkeypatch):
+    plan = plan_of({"zen-coo": 0.003, "agsparse": 0.0038}, wire_s=0.001)
+    scattered = [0.0033, 0.0030, 0.0036, 0.0027, 0.0039] * 40
+    faster = [t * 0.95 for t in scattered]
+    seconds = {"zen-coo": [[0.05, *scattered]] * 2, "agsparse": [[0.05, *faster]] * 2}
+    refined, _ = try_with(plan, seconds, monkeypatch, rounds=rounds)
+    assert refined.tensors[0].scheme == winner
 
 
 def test_the_budget_limits_rounds_and_then_tensors(monkeypatch):
