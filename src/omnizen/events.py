@@ -48,7 +48,8 @@ class StepEvent:
     """One optimizer step of one rank; seconds since the run's start, payload bytes of this step.
 
     The parts (compute to decode) are what the rank's own clock saw; what the writer cannot tell apart stays 0.
-    ``wait_s`` is time spent waiting for a peer, ``wire_s`` time in which bytes moved and nothing else was done.
+    ``wait_s`` is time spent waiting for a peer, ``wire_s`` time in which bytes moved and nothing else was done;
+    ``logged`` is what the user logged beside the loss, by name.
     """
 
     event: ClassVar[str] = "step"
@@ -62,6 +63,7 @@ class StepEvent:
     wire_s: float = 0.0
     decode_s: float = 0.0
     loss: float | None = None
+    logged: dict[str, float] = field(default_factory=dict)
     samples: int = 0
     tx_bytes: int = 0
     rx_bytes: int = 0
@@ -283,6 +285,10 @@ def _texts(value: object) -> bool:
     return isinstance(value, dict) and all(_text(v) for pair in value.items() for v in pair)
 
 
+def _numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(_text(k) and (type(v) is float or _number(v)) for k, v in value.items())
+
+
 def _each(fits: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(map(fits, value))
 
@@ -298,6 +304,7 @@ _SOME: _Rule = (lambda v: _whole(v, 0), "int from 0")
 _RULES_BY_NAME: dict[str, _Rule] = {
     "dilation": (lambda v: _number(v, 1e-6), "float above 0"),
     "loss": (lambda v: v is None or type(v) is float or _number(v), "float | None"),  # NaN is worth seeing
+    "logged": (_numbers, "dict of numbers by name"),
     "losses": (_each(_number), "list of losses"),
     "model": (_model, "dict of params (int) and name (str)"),
     "own_s": (_each(lambda v: _number(v, 0)), "list of seconds"),

@@ -34,6 +34,7 @@ from omnizen.measure.texts import gather_texts
 from omnizen.reducers.state import from_state_dict, state_dict
 from omnizen.train.control import Turn
 from omnizen.train.everyone import on_everyone
+from omnizen.train.extra import Extra, check_names, restore, schedule_left_out, states
 from omnizen.train.odd import check_finite
 from omnizen.train.start import as_bytes
 
@@ -47,8 +48,11 @@ _OURS = re.compile(r"shared|shared\.pt|rank\d+\.pt")
 """Names of all that is in a checkpoint."""
 
 
-def save(run: Run, folder: str | Path) -> None:
+def save(run: Run, folder: str | Path, extra: Extra | None = None) -> None:
     """Write a checkpoint (collective); an earlier one of that name is replaced when the new one is complete.
+
+    Args:
+        extra: objects of the user's whose states are kept too, each rank's own, by a name.
 
     Raises:
         NotFinite: weights hold NaN or infinity; the earlier checkpoint stays.
@@ -60,6 +64,9 @@ def save(run: Run, folder: str | Path) -> None:
     if not target.name:
         raise UserError(f"{target} cannot be a checkpoint: give a folder of its own")
     run.engine.announce(Turn.SAVE)
+    kept = _on_everyone(run, lambda: states(extra))
+    if run.rank == 0:
+        schedule_left_out(run.optimizers, kept)
     _on_everyone(run, run.engine.check_between_steps)
     run.pulls.flush(state=True)
     run.driver.flush()
@@ -79,7 +86,7 @@ def save(run: Run, folder: str | Path) -> None:
 
     def own() -> None:
         with _writing(target):
-            torch.save(own_state(run), partial / f"rank{run.rank}.pt")
+            torch.save(own_state(run) | {"extra": kept}, partial / f"rank{run.rank}.pt")
 
     def replace() -> None:
         if run.rank == 0:
@@ -142,10 +149,13 @@ def _save_shared(run: Run, folder: Path) -> None:
         ) from error
 
 
-def load(run: Run, folder: str | Path) -> None:
+def load(run: Run, folder: str | Path, extra: Extra | None = None) -> None:
     """Go on from a checkpoint (collective), bit-identical to a run that never stopped.
 
     Nothing is changed unless all ranks could read the same checkpoint.
+
+    Args:
+        extra: objects that get the states back which were saved under these names.
 
     Raises:
         UserError: on all ranks: made by another number of ranks, for another model or optimizer, damaged, or not
@@ -153,15 +163,16 @@ def load(run: Run, folder: str | Path) -> None:
     """
     path = Path(folder)
     run.engine.announce(Turn.LOAD)
-    shared, own, found = _on_everyone(run, lambda: _read(run, path))
+    shared, own, found = _on_everyone(run, lambda: _read(run, path, extra))
     digests = run.engine.call(lambda: gather_texts(run.control, _digest(shared, found)))
     for rank, digest in enumerate(digests):
         if digest != digests[0]:
             raise Disagreement(f"{path} holds one checkpoint on rank 0 and another one on rank {rank}")
     _on_everyone(run, lambda: _go_on(run, path, shared, own, found))
+    _on_everyone(run, lambda: restore(own.get("extra", {}), extra))
 
 
-def _read(run: Run, path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+def _read(run: Run, path: Path, extra: Extra | None) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
     if not (path / "shared.pt").exists() or not (path / f"rank{run.rank}.pt").exists():
         raise UserError(
             f"{path} holds no complete checkpoint for rank {run.rank}; all ranks must see the same folder (a "
@@ -181,6 +192,7 @@ def _read(run: Run, path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[st
                 f"{path} knows a place in the data, but this run has no loader that can go there; give "
                 "run.prepare() the loader that the saved run had"
             )
+        check_names(own.get("extra", {}), extra)
         if not shared["plan"]:
             _check_memory(own["reducers"], run)
         return shared, own, read_tensors(path / "shared")

@@ -181,13 +181,13 @@ def check_seconds(timeout_s: float) -> None:
         raise UserError(f"timeout_s: a number of seconds above 0 and up to {MOST_SECONDS:g}, got {timeout_s!r}")
 
 
-def loss_number(loss: float | Tensor) -> float:
-    """Return a loss as a number; raises ``UserError`` when it is not one."""
+def logged_number(name: str, value: float | Tensor) -> float:
+    """Return what ``run.log`` was given as a number; raises ``UserError`` when it is not one."""
     try:
-        return float(loss.detach() if isinstance(loss, Tensor) else loss)
+        return float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError) as error:
-        shape = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-        raise UserError(f"loss: run.log() takes one number, got {shape}") from error
+        shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise UserError(f"{name}: run.log() takes one number, got {shape}") from error
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -80,7 +80,7 @@ class StepRecord:
         self._recorder = Recorder()
         self._before = spans.listen(self._recorder)
         self._pending: StepEvent | None = None
-        self._loss: float | None = None
+        self._logged: dict[str, float] = {}
         self._rounds: list[Round] = []
         self._waits: list[tuple[float, float]] = []
         self._samples, self._traced, self._steps = 0, -1, 0
@@ -121,12 +121,13 @@ class StepRecord:
         """Note samples handed to the user."""
         self._samples += count
 
-    def loss(self, value: float) -> None:
-        """Note a loss: of the step just ended if it lacks one and no backward came since, else the next one."""
-        if not self._rounds and self._pending is not None and self._pending.loss is None:
-            self._pending = replace(self._pending, loss=value)
+    def log(self, values: Mapping[str, float]) -> None:
+        """Note numbers: of the step just ended if it lacks them and no backward came since, else the next one."""
+        if not self._rounds and self._pending is not None and not values.keys() & _named(self._pending).keys():
+            named = {**_named(self._pending), **values}
+            self._pending = replace(self._pending, loss=named.pop("loss", None), logged=named)
         else:
-            self._loss = value
+            self._logged.update(values)
 
     def step(self, number: int) -> None:
         """Note the end of an optimizer step."""
@@ -147,7 +148,8 @@ class StepRecord:
             step=number,
             start_s=self._began_s - self._zero_s,
             step_s=now_s - self._began_s,
-            loss=self._loss,
+            loss=self._logged.pop("loss", None),
+            logged=self._logged,
             samples=self._samples,
             tx_bytes=round(moved.tx_bytes),
             rx_bytes=round(moved.rx_bytes),
@@ -168,7 +170,7 @@ class StepRecord:
                 )
             self._traced += 1
         self._began_s, self._steps = now_s, number + 1
-        self._rounds, self._waits, self._loss, self._samples = [], [], None, 0
+        self._rounds, self._waits, self._logged, self._samples = [], [], {}, 0
 
     def keep(self, files: Mapping[str, TomlFile | None]) -> None:
         """Write files beside the events, those that there are."""
@@ -230,6 +232,10 @@ class StepRecord:
                 )
                 warnings.warn(text, NotWrittenWarning, stacklevel=2)
             self._lost = True
+
+
+def _named(step: StepEvent) -> dict[str, float]:
+    return {**step.logged} if step.loss is None else {"loss": step.loss, **step.logged}
 
 
 def read_meter(comm: Comm) -> MeterReading:

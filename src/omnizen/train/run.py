@@ -18,7 +18,7 @@ from omnizen.strategies.strategy import Strategy
 from omnizen.train.auto import Watch
 from omnizen.train.balance import Balance
 from omnizen.train.balance_wish import Balancing
-from omnizen.train.checks import loss_number, not_negative
+from omnizen.train.checks import logged_number, not_negative
 from omnizen.train.clip import clip_grad_norm_
 from omnizen.train.control import Turn
 from omnizen.train.detached import Detached
@@ -279,23 +279,23 @@ class Run:
         if note is not None:
             note(losses)
 
-    def log(self, *, loss: float | Tensor) -> None:
-        """Record the loss of the step under way, or of the one that just ended."""
-        number = loss_number(loss)
+    def log(self, **values: float | Tensor) -> None:
+        """Record numbers by name (``loss=``, ``norm=``) of the step under way, or of the one that just ended."""
+        numbers = {name: logged_number(name, value) for name, value in values.items()}
         if self._record is not None:
-            self._record.loss(number)
+            self._record.log(numbers)
 
-    def save(self, folder: str | Path) -> None:
-        """Write a checkpoint, between two steps; called by all ranks. See ``omnizen.train.checkpoint``."""
+    def save(self, folder: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint between two steps, with ``extra={"scheduler": scheduler}``; called by all ranks."""
         from omnizen.train import checkpoint
 
-        checkpoint.save(self, folder)
+        checkpoint.save(self, folder, extra)
 
-    def load(self, folder: str | Path) -> None:
+    def load(self, folder: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
         """Go on from a checkpoint of as many ranks, bit for bit; called by all ranks after ``prepare``."""
         from omnizen.train import checkpoint
 
-        checkpoint.load(self, folder)
+        checkpoint.load(self, folder, extra)
 
     def close(self) -> None:
         """End the run on this rank, after hearing that the others end too; calling it twice is harmless.

@@ -11,8 +11,8 @@ from omnizen.spans import CATEGORIES
 class ScalarWriter:
     """Turns step events into TensorBoard scalars; one rank (rank 0) is enough.
 
-    Scalars: ``loss``, ``step/seconds``, ``step/<part>_seconds``, ``step/samples_per_s`` of this rank,
-    ``traffic/received_bytes`` and ``traffic/sent_bytes``.
+    Scalars: ``loss`` and what else was logged by its name, ``step/seconds``, ``step/<part>_seconds``,
+    ``step/samples_per_s`` of this rank, ``traffic/received_bytes`` and ``traffic/sent_bytes``.
 
     Args:
         folder: where TensorBoard looks, ``<run_dir>/tb``.
@@ -31,12 +31,13 @@ class ScalarWriter:
 
     def observe(self, step: StepEvent) -> None:
         """Add the scalars of one step; its clock time is now."""
-        values = {"step/seconds": step.step_s, "traffic/received_bytes": step.rx_bytes}
+        values: dict[str, float] = {"step/seconds": step.step_s, "traffic/received_bytes": step.rx_bytes}
         values["traffic/sent_bytes"] = step.tx_bytes
         for part in CATEGORIES:
             values[f"step/{part}_seconds"] = getattr(step, f"{part}_s")
         if step.loss is not None:
             values["loss"] = step.loss
+        values.update(step.logged)
         if step.samples and step.step_s:
             values["step/samples_per_s"] = step.samples / step.step_s
         for name, value in values.items():
