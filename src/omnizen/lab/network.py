@@ -80,7 +80,8 @@ class Network:
 
     def _name_hosts(self) -> None:
         """Give addresses names inside; without them c10d warns of each connection whose host it cannot name."""
-        names = [f"{self.address(host)} host{host}\n" for host in range(self.hosts)]
+        forms = ("", "::ffff:")  # sockets for both kinds of addresses see an old one in the form of a new one
+        names = [f"{form}{self.address(host)} host{host}\n" for form in forms for host in range(self.hosts)]
         with suppress(OSError):  # where /etc cannot be written, warnings are all that comes of it
             text = HOSTS.read_text(encoding="utf-8") + "\n" + "".join(names)
             for namespace in self.namespaces[1:]:
