@@ -1,4 +1,4 @@
-"""Users' own objects in checkpoints, and users' own numbers in the record."""
+"""What users hand to a run beside model and data: objects in checkpoints, numbers to record, names of rows."""
 
 from __future__ import annotations
 
@@ -119,3 +119,24 @@ def test_any_number_is_logged_by_its_name(tmp_path: Path) -> None:
     log = EventAccumulator(str(tmp_path / "tb"))
     log.Reload()
     assert [e.value for e in log.Scalars("norm")] == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("reads", "said"),
+    [
+        (lambda batch: batch, "must return rows by parameter name.*a Tensor"),
+        (lambda batch: {"wieght": batch}, "no parameter of the model: got 'wieght'; did you mean 'weight'"),
+        (lambda batch: {"weight": [1]}, "rows of weight as a tensor; it gave a list"),
+    ],
+)
+@pytest.mark.parametrize("plan", ["auto", "dense"])
+def test_named_rows_are_looked_at_under_every_plan(plan, reads, said) -> None:
+    def body(run):
+        table = nn.Embedding(6, 2, sparse=True)
+        batches = [torch.tensor([1, 2])] * 2
+        optimizer = torch.optim.SGD(table.parameters(), 0.1)
+        _, _, loader = run.prepare(table, optimizer, batches, plan=plan, reads=reads)
+        with pytest.raises(UserError, match=said):
+            next(iter(loader))
+
+    on_ranks(1, body)

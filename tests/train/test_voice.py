@@ -26,6 +26,7 @@ def test_a_plan_in_one_line():
     assert in_brief(plan(1)) == text
     assert in_brief(plan(5)).startswith("5 sparse gradients by zen-coo, 2 dense gradients by dense; ")
     assert "\n" not in in_brief(plan(5))
+    assert f"{plan(1)}" == text
 
 
 @pytest.fixture

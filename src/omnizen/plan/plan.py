@@ -195,6 +195,12 @@ class Plan(TomlFile):
             raise ValueError(f"{twice[0]!r} is there twice")
         return tensors
 
+    def __str__(self) -> str:
+        """Say in one line what is chosen and expected, as a run does at its start; ``repr`` holds everything."""
+        from omnizen.plan.explain import in_brief
+
+        return in_brief(self)
+
     def scheme(self, name: str) -> str:
         """Return the scheme of one tensor.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
-from omnizen.errors import UserError
+from omnizen.errors import UserError, nearest
 from omnizen.plan.lazy import LAZY
 from omnizen.train.lazy import LazyTable
 from omnizen.train.sync import Engine
@@ -44,6 +44,7 @@ class Pulls:
         self._tables: dict[str, LazyTable] = {}
         self._model = model
         self._hooks: list[Any] = []
+        self._looked_at = False
         self.waited: Callable[[float, float], None] = lambda *_: None
         """Told when the user's thread waited for rows, from and until (``time.monotonic``)."""
 
@@ -82,6 +83,8 @@ class Pulls:
         nothing = object()
         rest = iter(batches)
         batch, foreseen = next(rest, nothing), False  # the pass before may have been left with a batch foreseen
+        if batch is not nothing and not self._looked_at:
+            self._look_at(self._named(batch))
         while batch is not nothing:
             now, batch = batch, next(rest, nothing)
             if self._tables:
@@ -121,12 +124,29 @@ class Pulls:
     def _named(self, batch: Any) -> Mapping[str, Tensor]:
         assert self._reads is not None
         rows = self._reads(batch)
+        if not isinstance(rows, Mapping):
+            raise UserError(
+                "reads(batch) must return rows by parameter name, such as {'table.weight': batch[0]}; it returned "
+                f"a {type(rows).__name__}"
+            )
         for name in self._tables:
             if name not in rows:
                 raise UserError(
                     f"reads(batch) must name the rows of {name}; it names those of {', '.join(rows) or 'none'}"
                 )
         return rows
+
+    def _look_at(self, rows: Mapping[str, Tensor]) -> None:
+        """Refuse, whatever the plan makes of it, what could not be used if it were lazy."""
+        names = [name for name, _ in self._model.named_parameters(remove_duplicate=False)]
+        for name, found in rows.items():
+            if name not in names:
+                raise UserError(f"reads(batch) names rows of no parameter of the model: {nearest(name, names)}")
+            if not isinstance(found, Tensor):
+                raise UserError(
+                    f"reads(batch) must give the rows of {name} as a tensor; it gave a {type(found).__name__}"
+                )
+        self._looked_at = True
 
     def _stepping(self, tables: list[LazyTable], optimizer: Optimizer, *_: Any) -> None:
         for table in tables:  # schedules and checkpoints may change its settings
