@@ -3,10 +3,14 @@
 import logging
 
 import pytest
+import torch
+from torch import nn
 
 from omnizen.plan.explain import in_brief
 from omnizen.plan.plan import Plan, Prediction, TensorPlan
+from omnizen.strategies import groups, local_sgd
 from omnizen.train import voice
+from tests.train.helpers import on_ranks
 
 
 def plan(sparse: int) -> Plan:
@@ -59,3 +63,27 @@ def test_it_goes_where_the_programs_logging_goes(caplog, capsys, tmp_path):
     assert [record.name for record in caplog.records] == ["omnizen"]
     assert f"omnizen report {tmp_path}" in caplog.text
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("dense", "2 of 2 gradients in dense buckets"),
+        ("topk", "1 of 2 gradients by topk, 1 of 2 gradients in dense buckets"),
+        (groups([[0, 1], [2]]), "2 compute groups of ranks 0, 1; 2, 2 of 2 gradients in dense buckets"),
+        (local_sgd([4, 2, 1]), "local steps ([4, 2, 1] between two averages of parameters)"),
+        (
+            local_sgd(8, share="delta", reducer="sbc"),
+            "local steps (8 between two averages of differences through sbc)",
+        ),
+    ],
+)
+def test_what_is_asked_for_by_name_is_said_once(asked, said, caplog):
+    def body(run):
+        model = nn.Linear(50, 40)
+        run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), plan=asked)
+
+    with caplog.at_level(logging.INFO, logger="omnizen"):
+        on_ranks(3, body)
+    lines = [record.getMessage() for record in caplog.records if record.name == "omnizen"]
+    assert lines == [f"in force as asked for: {said}"]

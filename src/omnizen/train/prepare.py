@@ -50,11 +50,11 @@ from omnizen.train.lookout import Lookout
 from omnizen.train.own_time import OwnTime
 from omnizen.train.pulls import Pulls, Reads, check_lazy, check_reads, may_be_lazy
 from omnizen.train.record import StepRecord
-from omnizen.train.router import Routing, build, make_reducer
+from omnizen.train.router import Routing, build, make_reducer, trainable
 from omnizen.train.shares import Shares
 from omnizen.train.start import equalise
 from omnizen.train.sync import Engine, Reduction
-from omnizen.train.voice import keep_plan, plan_in_force
+from omnizen.train.voice import asked_for_in_force, keep_plan, plan_in_force
 from omnizen.train.weighted import check_weighted
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def prepare(
         keep_plan(run)
         if run.plan is not None and run.rank == 0:
             plan_in_force(run.plan, engine.step, run.run_dir, [*course.remarks, *known.remarks])
+        elif run.rank == 0 and run.size > 1:
+            asked_for_in_force(course.strategy, agreed.routing.schemes, len(trainable(model)), run.size)
         if known.plan is not None and batches is None and isinstance(run.driver, EveryStep):
             run._lookout = Lookout(engine, run.follow, run._note, known.lazy)
             run._lookout.expect(known.plan, known.facts)
