@@ -59,9 +59,10 @@ def asked_for_in_force(strategy: Strategy, schemes: Mapping[str, str], gradients
     """
     from omnizen.strategies.groups import ranks_of
 
-    said = [f"{count} of {gradients} gradients by {scheme}" for scheme, count in Counter(schemes.values()).items()]
-    if len(schemes) < gradients:
-        said.append(f"{gradients - len(schemes)} of {gradients} gradients in dense buckets")
+    own = Counter(scheme for scheme in schemes.values() if scheme != "dense")
+    said = [f"{count} of {gradients} gradients by {scheme}" for scheme, count in own.items()]
+    if own.total() < gradients:
+        said.append(f"{gradients - own.total()} of {gradients} gradients in dense buckets")
     if strategy.share != "grad":
         steps = list(strategy.every) if isinstance(strategy.every, tuple) else strategy.every
         what = "parameters" if strategy.share == "params" else f"differences through {strategy.reducer}"
