@@ -14,6 +14,7 @@ from omnizen.measure.around import lab_facts
 from omnizen.measure.texts import gather_texts
 from omnizen.protocols import Comm
 from omnizen.train.checks import check_seconds
+from omnizen.train.last_words import speak_briefly
 from omnizen.train.run import Run
 
 
@@ -21,7 +22,8 @@ def init(*, run_dir: str | os.PathLike[str] | None = None, timeout_s: float = 60
     """Join the run that torchrun (or any launcher that sets its variables) started, or begin one of a single rank.
 
     The default process group is initialised if it is not yet; Omnizen's own groups are made beside it: gloo, and
-    nccl for gradients when every rank has a GPU to itself.
+    nccl for gradients when every rank has a GPU to itself. With more than one rank, a ``UserError`` that nobody
+    catches ends a rank with one line instead of a traceback (``OMNIZEN_TRACEBACK=1`` keeps tracebacks).
 
     Args:
         run_dir: where facts, plan and events are written.
@@ -45,6 +47,7 @@ def init(*, run_dir: str | os.PathLike[str] | None = None, timeout_s: float = 60
         beside = alone.sub([0], "control")
         assert beside is not None
         return Run(alone, beside, seed=seed, run_dir=run_dir)
+    speak_briefly()
     from omnizen.comm.meter import Metered
     from omnizen.comm.paced import Paced, PacedLink
     from omnizen.comm.torch_pg import from_default
