@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--folder", type=Path, default=Path("runs/example"))
     asked = parser.parse_args()
-    checkpoint, schedule = asked.folder / "checkpoint", asked.folder / "schedule.pt"
+    checkpoint = asked.folder / "checkpoint"
 
     run = oz.init(run_dir=asked.folder)
     torch.manual_seed(0)
@@ -62,9 +62,8 @@ def main() -> None:
     test = made_up(1024, seed=1)
     model, optimizer, loader = run.prepare(model, optimizer, loader, reads=lambda batch: {"table.weight": batch[0]})
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
-    if schedule.exists():
-        run.load(checkpoint)
-        scheduler.load_state_dict(torch.load(schedule))
+    if checkpoint.exists():
+        run.load(checkpoint, extra={"scheduler": scheduler})
 
     for epoch in range(scheduler.last_epoch, asked.epochs):
         for words, labels in loader:
@@ -77,9 +76,7 @@ def main() -> None:
         run.flush()  # before weights are read: what is under way arrives (nothing where rows are not pulled lazily)
         if run.rank == 0:
             print(f"epoch {epoch + 1}: {accuracy(model, test):.3f} of the test samples are right", flush=True)
-        run.save(checkpoint)
-        if run.rank == 0:
-            torch.save(scheduler.state_dict(), schedule)
+        run.save(checkpoint, extra={"scheduler": scheduler})
     run.close()
 
 
