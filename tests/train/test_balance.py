@@ -386,7 +386,7 @@ def test_a_stall_in_one_ranks_backward_counts_for_that_rank_alone() -> None:
         return min(around), run.balance.control.seconds
 
     for around_s, own_s in on_ranks(3, body):
-        assert around_s > 0.9 * stall_s
+        assert around_s > 0.5 * stall_s  # who waits may have begun later
         assert own_s[1] > 0.9 * stall_s
         assert own_s[0] < own_s[1] / 2
         assert own_s[2] < own_s[1] / 2

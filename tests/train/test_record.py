@@ -81,7 +81,7 @@ def test_the_slow_rank_shows_in_its_events(tmp_path: Path) -> None:
     run_ranks(2, body)
     logs = [read_events(tmp_path / f"events-rank{rank}.jsonl").events for rank in range(2)]
     fast, slow = ([e for e in log if isinstance(e, StepEvent)] for log in logs)
-    assert min(fast[1].step_s, slow[1].step_s) > 0.19
+    assert min(fast[1].step_s, slow[1].step_s) > 0.1  # who waits may have begun later
     assert slow[1].compute_s > 0.19
     assert fast[1].compute_s < slow[1].compute_s
     assert [e.loss is not None for e in fast] == [True, True]
