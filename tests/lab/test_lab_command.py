@@ -28,9 +28,12 @@ def omnizen(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def started(owners: set[int], *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a lab and give it back when both hosts have said 'up'."""
+    """Start a lab and give it back when both hosts have said 'up'.
+
+    Tests that run under ``nohup`` ignore hangups, and what they start inherits that.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", "omnizen", "lab", "--hosts", "2", *arguments],
+        ["env", "--default-signal=HUP", sys.executable, "-m", "omnizen", "lab", "--hosts", "2", *arguments],
         stdout=subprocess.PIPE,
         text=True,
     )
