@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from omnizen.bench.auto_worker import AutoAnswer, AutoJob
 from omnizen.bench.errand import send
 from omnizen.bench.launch import InLab, Launch
-from omnizen.bench.limits import check_counts, check_positive
+from omnizen.bench.limits import check_counts, check_hosts, check_positive
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import UserError, nearest
 from omnizen.plan.tuner.settings import Search
@@ -64,8 +64,7 @@ class Settings:
         for name in self.methods:
             if name not in METHODS:
                 raise UserError(f"unknown method: {nearest(name, METHODS)}")
-        if self.hosts < 2 or (self.cpu and len(self.cpu) != self.hosts):
-            raise UserError(f"at least 2 hosts, and a speed for each: got {self.hosts} and {len(self.cpu)} speeds")
+        check_hosts(self.hosts, self.cpu)
         check_positive(seconds=self.most_s, probe=self.probe_s, target=self.target)
         check_counts(batch=self.batch, smooth=self.smooth)
         if not 0 < self.overhead <= 1:

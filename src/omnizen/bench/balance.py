@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from omnizen.bench.balance_worker import METHODS, PLANS, BalanceAnswer, BalanceJob, Trained
 from omnizen.bench.errand import send
 from omnizen.bench.launch import InLab, Launch
-from omnizen.bench.limits import check_counts, check_positive
+from omnizen.bench.limits import check_counts, check_hosts, check_positive
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import UserError, nearest
 
@@ -63,8 +63,7 @@ class Settings:
         for name in self.methods:
             if name not in METHODS:
                 raise UserError(f"unknown method: {nearest(name, METHODS)}")
-        if self.hosts < 2 or (self.cpu and len(self.cpu) != self.hosts):
-            raise UserError(f"at least 2 hosts, and a speed for each: got {self.hosts} and {len(self.cpu)} speeds")
+        check_hosts(self.hosts, self.cpu)
         if self.steps <= self.settle_steps + SETTLED_AFTER:
             raise UserError(f"more than {self.settle_steps + SETTLED_AFTER} steps, got {self.steps}")
         check_counts(batch=self.batch)

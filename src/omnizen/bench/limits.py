@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from omnizen.errors import UserError
 
@@ -23,3 +24,9 @@ def check_counts(**numbers: int | None) -> None:
     for name, value in numbers.items():
         if value is not None and value < 1:
             raise UserError(f"{name} must be at least 1, got {value}")
+
+
+def check_hosts(hosts: int, cpu: Sequence[float]) -> None:
+    """Refuse fewer than 2 hosts, and speeds of which there is not one for each host (none at all is well)."""
+    if hosts < 2 or (cpu and len(cpu) != hosts):
+        raise UserError(f"at least 2 hosts, and a speed for each: got {hosts} and {len(cpu)} speeds")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from omnizen.bench.errand import send
 from omnizen.bench.launch import InLab, Launch
+from omnizen.bench.limits import check_hosts
 from omnizen.bench.rows import Row, failed
 from omnizen.errors import UserError, nearest
 
@@ -60,8 +61,7 @@ class Settings:
                 raise UserError(f"unknown kind of strategy: {nearest(kind, KINDS)}")
         if "sync" not in self.kinds:
             raise UserError("strategies are compared with synchronous training: sync must be one of them")
-        if self.hosts < 2 or (self.cpu and len(self.cpu) != self.hosts):
-            raise UserError(f"at least 2 hosts, and a speed for each: got {self.hosts} and {len(self.cpu)} speeds")
+        check_hosts(self.hosts, self.cpu)
         if min((1, *self.batches)) < 1 or self.rounds < 1 or self.draws < 0 or not self.seconds > 0:
             raise UserError("batches and rounds must be 1 or more, draws 0 or more, and seconds above 0")
 
