@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from omnizen.bench.auto_worker import AutoAnswer, AutoJob
 from omnizen.bench.errand import send
 from omnizen.bench.launch import InLab, Launch
-from omnizen.bench.limits import check_counts, check_hosts, check_positive
+from omnizen.bench.limits import check_counts, check_hosts, check_names, check_positive
 from omnizen.bench.rows import Row, failed, measured
 from omnizen.errors import UserError, nearest
 from omnizen.plan.tuner.settings import Search
@@ -59,11 +59,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.case not in CASES:
-            raise UserError(f"case: {nearest(self.case, CASES)}")
-        for name in self.methods:
-            if name not in METHODS:
-                raise UserError(f"unknown method: {nearest(name, METHODS)}")
+        check_names("case", [self.case], CASES)
+        check_names("unknown method", self.methods, METHODS)
         check_hosts(self.hosts, self.cpu)
         check_positive(seconds=self.most_s, probe=self.probe_s, target=self.target)
         check_counts(batch=self.batch, smooth=self.smooth)

@@ -69,15 +69,12 @@ class AutoAnswer(WorkerAnswer):
     Args:
         reached_s: seconds from the first measurement to the target; None when it was not reached.
         clock_s: seconds that it trained and searched in all.
-        set_up_s: seconds of these between two actions.
-        losses: of all updates, the last few.
         update_s: predicted and measured seconds between two updates, by number of groups.
         notes: decisions of the tuner as (phase, kind, text).
     """
 
     reached_s: float | None = None
     clock_s: float = 0.0
-    set_up_s: float = 0.0
     updates: int = 0
     last_loss: float | None = None
     update_s: dict[str, tuple[float, float]] = Field(default_factory=dict)

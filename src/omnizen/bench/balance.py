@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from omnizen.bench.balance_worker import METHODS, PLANS, BalanceAnswer, BalanceJob, Trained
 from omnizen.bench.errand import send
 from omnizen.bench.launch import InLab, Launch
-from omnizen.bench.limits import check_counts, check_hosts, check_positive
+from omnizen.bench.limits import check_counts, check_hosts, check_names, check_positive
 from omnizen.bench.rows import Row, failed, measured
-from omnizen.errors import UserError, nearest
+from omnizen.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,11 +58,8 @@ class Settings:
     pin: bool = False
 
     def __post_init__(self) -> None:
-        if self.case not in PLANS:
-            raise UserError(f"case: {nearest(self.case, PLANS)}")
-        for name in self.methods:
-            if name not in METHODS:
-                raise UserError(f"unknown method: {nearest(name, METHODS)}")
+        check_names("case", [self.case], PLANS)
+        check_names("unknown method", self.methods, METHODS)
         check_hosts(self.hosts, self.cpu)
         if self.steps <= self.settle_steps + SETTLED_AFTER:
             raise UserError(f"more than {self.settle_steps + SETTLED_AFTER} steps, got {self.steps}")

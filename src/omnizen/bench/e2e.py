@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from omnizen.bench.job import METHODS, Job
 from omnizen.bench.launch import InLab, Launch
+from omnizen.bench.limits import check_names
 from omnizen.bench.rows import Row, measured
 from omnizen.bench.summary import Setting, Trial, e2e_rows, max_relative
 from omnizen.bench.trial import Follow, ignore, run_trial
-from omnizen.errors import UserError, nearest
+from omnizen.errors import UserError
 
 QUICK = ("ddp-sparse", "omnizen")
 WARMUP_STEPS = {"ddp": 1, "ddp-fp16": 1, "torchft": 1}
@@ -57,9 +58,7 @@ class Settings:
     keep_runs: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in self.methods:
-            if name not in METHODS:
-                raise UserError(f"unknown method: {nearest(name, METHODS)}")
+        check_names("unknown method", self.methods, METHODS)
         if not self.methods:
             raise UserError(f"no method to run; allowed: {', '.join(METHODS)}")
         if not 2 <= self.hosts <= 64:
@@ -113,7 +112,6 @@ def run_e2e(
     params = {"batch": settings.batch, "seed": settings.seed, **settings.case_options}
     setting = Setting(settings.case, settings.hosts, rate_mbit, case.unit, params)
     trials: list[Trial] = []
-    rows: list[Row] = []
     try:
         with folder(settings.keep_runs) as base:
             for repeat in range(settings.repeats):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from omnizen.errors import UserError
+from omnizen.errors import UserError, nearest
 
 
 def check_positive(**numbers: float | None) -> None:
@@ -30,3 +30,10 @@ def check_hosts(hosts: int, cpu: Sequence[float]) -> None:
     """Refuse fewer than 2 hosts, and speeds of which there is not one for each host (none at all is well)."""
     if hosts < 2 or (cpu and len(cpu) != hosts):
         raise UserError(f"at least 2 hosts, and a speed for each: got {hosts} and {len(cpu)} speeds")
+
+
+def check_names(what: str, given: Iterable[str], allowed: Collection[str]) -> None:
+    """Refuse a name that does not exist, with the nearest one that does."""
+    for name in given:
+        if name not in allowed:
+            raise UserError(f"{what}: {nearest(name, allowed)}")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from omnizen.bench.errand import send
 from omnizen.bench.launch import InLab, Launch
-from omnizen.bench.limits import check_hosts
+from omnizen.bench.limits import check_hosts, check_names
 from omnizen.bench.rows import Row, failed
-from omnizen.errors import UserError, nearest
+from omnizen.errors import UserError
 
 if TYPE_CHECKING:
     from omnizen.bench.strategies_worker import StrategiesAnswer
@@ -54,11 +54,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.case not in BATCHES:
-            raise UserError(f"case: {nearest(self.case, BATCHES)}")
-        for kind in self.kinds:
-            if kind not in KINDS:
-                raise UserError(f"unknown kind of strategy: {nearest(kind, KINDS)}")
+        check_names("case", [self.case], BATCHES)
+        check_names("unknown kind of strategy", self.kinds, KINDS)
         if "sync" not in self.kinds:
             raise UserError("strategies are compared with synchronous training: sync must be one of them")
         check_hosts(self.hosts, self.cpu)

@@ -19,7 +19,7 @@ from omnizen.bench.strategies_worker import Found
 from omnizen.measure.facts import Facts, PriceFacts
 from omnizen.plan.clusters import cluster_of, update_bytes
 from omnizen.plan.efficiency import of_layout, saturation
-from omnizen.plan.executions import Candidate
+from omnizen.plan.executions import Candidate, priced_as
 from omnizen.plan.layouts import Layout
 from omnizen.plan.plan import Execution
 from omnizen.plan.strategies import plan_strategy, replace_rate, simulated_rate
@@ -144,11 +144,9 @@ def _regret(
 
 
 def _price(each: Trained, known: dict[tuple[str, int, float, str], PriceFacts]) -> float | None:
-    c = each.candidate
-    if c.strategy == "sync":
+    if each.candidate.strategy == "sync":
         return 1.0
-    steps = sum(c.local_steps) / len(c.local_steps) if c.local_steps else 1.0
-    price = known.get((c.strategy, each.groups if c.strategy == "groups" else 1, steps, ""))
+    price = known.get(priced_as(each.candidate))
     return None if price is None else price.samples
 
 

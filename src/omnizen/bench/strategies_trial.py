@@ -96,8 +96,7 @@ def measure(case: Case, comm: Comm, batch: int, *, rate_s: float, name: str, see
     asking = comm.sub(range(comm.size), f"{name} crowd")
     assert asking is not None
     crowd = measure_crowd(asking, max(1, sum(g.nbytes for g in facts.gradients) // comm.size))
-    mine = torch.tensor([found[size] for size in sizes], dtype=torch.float64)
-    everyone = [part.tolist() for (part,) in comm.all_gather([mine]).wait()]
+    everyone = _everyone(comm, [found[size] for size in sizes])
     devices = []
     for device in facts.devices:
         known = dict(zip(map(str, sizes), everyone[device.rank], strict=True))
@@ -154,7 +153,7 @@ def train(
     work: from the last of their first updates to the first of their last ones.
     """
     group = next(g for g in candidate.groups if comm.rank in g)
-    steps = candidate.local_steps[comm.rank] if candidate.strategy == "local" else 1
+    steps = _steps(candidate, comm.rank)
     with a_run(comm, name, seed) as run:
         work = Stepper(case, comm, candidate.samples[comm.rank], seed)
         run.prepare(work.model, work.optimizer, plan=asked(candidate))
@@ -179,8 +178,8 @@ def _steps(candidate: Candidate, rank: int) -> int:
     return candidate.local_steps[rank] if candidate.strategy == "local" else 1
 
 
-def _everyone(comm: Comm, mine: Sequence[float], ranks: Sequence[int] | None = None) -> list[list[float]]:
-    """Give every rank's numbers to every rank; returns those of some ranks, or of all."""
+def _everyone(comm: Comm, mine: Sequence[Any], ranks: Sequence[int] | None = None) -> list[list[Any]]:
+    """Give every rank's numbers, or rows of them, to every rank; returns those of some ranks, or of all."""
     parts = [part.tolist() for (part,) in comm.all_gather([torch.tensor(mine, dtype=torch.float64)]).wait()]
     return parts if ranks is None else [parts[rank] for rank in ranks]
 

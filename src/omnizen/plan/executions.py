@@ -13,7 +13,7 @@ from omnizen.plan.efficiency import of_layout
 from omnizen.plan.layouts import Layout, by_speed, even, sizes
 from omnizen.plan.lazy import LAZY
 from omnizen.plan.links import LinkModel
-from omnizen.plan.plan import Plan, StrategyName
+from omnizen.plan.plan import Execution, Plan, StrategyName
 from omnizen.plan.search import make_plan, slowest_rates
 from omnizen.types import Sparsity
 
@@ -49,6 +49,17 @@ class Candidate:
     def exact(self) -> bool:
         """Whether it takes the steps of one process on the union batch, so that its price is 1."""
         return self.strategy == "sync" and not self.compression
+
+
+def mean_steps(local_steps: Sequence[int]) -> float:
+    """Return the mean over ranks of steps between two averages; 1 where all steps are taken together."""
+    return sum(local_steps) / len(local_steps) if local_steps else 1.0
+
+
+def priced_as(what: Candidate | Execution) -> tuple[str, int, float, str]:
+    """Return what a strategy's price is kept under, as ``PriceFacts.of`` says it."""
+    count = len(what.groups) if what.strategy == "groups" else 1
+    return what.strategy, count, mean_steps(what.local_steps), what.compression
 
 
 def enumerate_candidates(

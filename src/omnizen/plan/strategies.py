@@ -10,7 +10,7 @@ import numpy as np
 
 from omnizen.measure.facts import CrowdFacts, Facts, PriceFacts
 from omnizen.plan.clusters import cluster_of, job_of, update_bytes
-from omnizen.plan.executions import Candidate, enumerate_candidates
+from omnizen.plan.executions import Candidate, enumerate_candidates, priced_as
 from omnizen.plan.plan import Execution, Plan, check_scheme
 from omnizen.simulate.cluster import Cluster, Job
 from omnizen.simulate.grouped import grouped
@@ -149,10 +149,7 @@ def _priced(candidate: Candidate, facts: Facts) -> Candidate:
     if candidate.exact:
         return replace(candidate, price=PLAIN)
     known = {price.of: price for price in facts.prices}
-    steps = sum(candidate.local_steps) / len(candidate.local_steps) if candidate.local_steps else 1.0
-    count = len(candidate.groups) if candidate.strategy == "groups" else 1
-    key = (candidate.strategy, count, steps, candidate.compression)
-    return replace(candidate, price=known.get(key))
+    return replace(candidate, price=known.get(priced_as(candidate)))
 
 
 def _weigh(candidate: Candidate, usual_samples_per_s: float, origin: str = "formula") -> Weighed:

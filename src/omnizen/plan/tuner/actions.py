@@ -93,6 +93,10 @@ class Result:
         """Seconds between two updates; infinite without any."""
         return self.seconds / self.updates if self.updates else math.inf
 
+    def blew_up(self, last: int, factor: float) -> bool:
+        """Return whether the mean of the last losses is so many times the first one."""
+        return bool(self.losses) and self.score(last) > factor * abs(self.losses[0])
+
     def score(self, last: int) -> float:
         """Return the mean of the last losses; infinite when it diverged, failed or has none."""
         finite = all(math.isfinite(loss) for loss in self.losses)

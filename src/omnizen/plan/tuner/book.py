@@ -134,10 +134,8 @@ class Book:
         elif math.isinf(score):
             at = next(i for i, loss in enumerate(result.losses) if not math.isfinite(loss))
             reason = f"diverged: the loss was no number after {at} of {result.updates} updates"
-        else:
-            first = result.losses[0]
-            if score > settings.blown_up * abs(first):
-                reason = f"diverged: the loss went from {first:.4g} to {score:.4g}"
+        elif result.blew_up(settings.last, settings.blown_up):
+            reason = f"diverged: the loss went from {result.losses[0]:.4g} to {score:.4g}"
         spread = pstdev(tail) / math.sqrt(len(tail)) if len(tail) > 1 and not reason else 0.0
         return Trial(probe, result, math.inf if reason else score, spread, reason)
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from omnizen.measure.facts import PriceFacts
+from omnizen.plan.executions import priced_as
 from omnizen.plan.layouts import Layout
 from omnizen.plan.momentum import corrected
 from omnizen.plan.plan import Execution, Plan
@@ -41,9 +42,7 @@ class Candidate:
     @property
     def key(self) -> tuple[str, int, float]:
         """What prices tell apart."""
-        e = self.execution
-        steps = sum(e.local_steps) / len(e.local_steps) if e.local_steps else 1.0
-        return e.strategy, len(e.groups) if e.strategy == "groups" else 1, steps
+        return priced_as(self.execution)[:3]
 
 
 @dataclass(slots=True)

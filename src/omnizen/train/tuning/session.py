@@ -257,7 +257,7 @@ class Session:
             if piece.error or piece.diverged:
                 break
             known = self.tuner.settings
-            if done.losses and done.score(known.last) > known.blown_up * abs(done.losses[0]):
+            if done.blew_up(known.last, known.blown_up):
                 done = replace(done, losses=(*done.losses, math.inf))  # as bad as no number: not gone on from
                 break
             weights = piece.end

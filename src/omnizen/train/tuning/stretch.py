@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from omnizen.plan.executions import mean_steps
 from omnizen.plan.layouts import Layout
 from omnizen.plan.tuner.actions import Result
 from omnizen.strategies import Strategy, groups, local_sgd
@@ -38,7 +39,7 @@ class Way:
     def title(self) -> str:
         """Name it in a few words."""
         if self.every:
-            return f"{sum(self.every) / len(self.every):g} local steps"
+            return f"{mean_steps(self.every):g} local steps"
         count = len(self.layout.groups)
         return "synchronous" if count == 1 else f"{count} groups"
 
